@@ -1,0 +1,1 @@
+"""White-box transformers for timm; importing this package registers every model."""
