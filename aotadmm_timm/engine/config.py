@@ -6,7 +6,7 @@
 
     cfg = parse(Config, description=__doc__)      # python script.py --config recipe.yaml --lr 1e-3
 
-A field `batch_size` is the flag `--batch-size` and the YAML key `batch_size` (the spelling with hyphens works there too).
+A field `batch_size` is the flag `--batch-size` and the YAML key `batch_size` (or `batch-size`).
 A field that would be a Python keyword carries a trailing underscore: `import_` is `--import`.
 """
 
@@ -198,7 +198,7 @@ def parse(
         cls: frozen dataclass whose fields were made by `option`.
         argv: arguments; None for the process's own.
         description: shown by `--help`, usually the script's docstring.
-        positional: fields given by position instead of by flag, in order (each required, unless its default is not None).
+        positional: fields given by position instead of by flag, in order; required if their default is None.
     Raises: UserError for an unknown flag or key (the nearest known one is named) or a value of the wrong type.
     """
     hints = typing.get_type_hints(cls)
@@ -216,7 +216,7 @@ def parse(
     if rest:
         flags = [s for a in parser._actions for s in a.option_strings]
         raise UserError(f"unknown argument {rest[0]}{nearest(rest[0].partition('=')[0], flags)}")
-    values = {k: v for k, v in read_yaml(given.config).items()} if given.config else {}
+    values = read_yaml(given.config) if given.config else {}
     cfg = build(cls, values, source=given.config or "config")
     overrides = {}
     for name, value in vars(given).items():
