@@ -1,7 +1,7 @@
 """The one place where an image file becomes an RGB picture, or is refused by name.
 
-timm's readers ignore the EXIF orientation, let hidden colours shine through alpha 0, clip 16-bit grey to white and put the
-next image in place of an unreadable one. Training, evaluation and feature extraction therefore all decode here.
+timm's readers ignore the EXIF orientation, let hidden colours shine through alpha 0, clip 16-bit grey to white and put
+the next image in place of an unreadable one. Training, evaluation and feature extraction therefore all decode here.
 """
 
 import io
@@ -12,12 +12,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
-# File name endings that a folder of images is searched for (lower case).
+# File name endings (lower case) that a folder of images is searched for.
 IMAGE_SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .bmp .dib .gif .ppm .pgm .pbm .pnm .jp2 .avif".split()
+    [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".dib", ".gif"]
+    + [".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"]
 )
 
-# Decoders that may be tried (JPEG includes MPO), whatever the file calls itself. Pillow has some 40 more; one of them (EPS) starts an interpreter.
+# Decoders that may be tried (JPEG includes MPO), whatever the file calls itself. Pillow has some 40 more; one of them,
+# EPS, starts an interpreter.
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF")
 
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
@@ -62,10 +64,10 @@ def read_image(source: str | Path | bytes | BinaryIO, *, name: str | None = None
 def to_rgb(image: Image.Image, *, name: str | None = None) -> Image.Image:
     """Turn any PIL image into RGB as a viewer would show it.
 
-    The EXIF orientation is applied. Transparent pixels are composited on white, so colours hidden under alpha 0 never show.
-    16-bit grey is scaled to 8 bit (65535 -> 255, and 4095 -> 255 for 12-bit TIFF). Palette, grey, CMYK, YCbCr and LAB are
-    converted by Pillow; colour profiles are not applied (nor does timm). Integer samples outside 0..65535 and floating-point
-    samples carry no agreed range and are refused.
+    The EXIF orientation is applied. Transparent pixels are composited on white, so colours hidden under alpha 0 never
+    show. 16-bit grey is scaled to 8 bit (65535 -> 255, and 4095 -> 255 for 12-bit TIFF). Palette, grey, CMYK, YCbCr and
+    LAB are converted by Pillow; colour profiles are not applied (nor does timm). Integer samples outside 0..65535 and
+    floating-point samples carry no agreed range and are refused.
 
     Raises: UnreadableImage naming `name` (default: the file that the image was opened from).
     """
@@ -73,9 +75,8 @@ def to_rgb(image: Image.Image, *, name: str | None = None) -> Image.Image:
         name = str(getattr(image, "filename", "") or "image in memory")
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
-        raise UnreadableImage(
-            name, f"{image.width}x{image.height} pixels, over the decompression-bomb limit of {limit}"
-        )
+        size = f"{image.width}x{image.height} pixels"
+        raise UnreadableImage(name, f"{size}, over the decompression-bomb limit of {limit}")
     try:
         image.load()
         tags = getattr(image, "tag_v2", {})  # TIFF's; lost with the first copy
@@ -94,7 +95,7 @@ def to_rgb(image: Image.Image, *, name: str | None = None) -> Image.Image:
         raise
     except (
         Exception
-    ) as error:  # decoders of damaged files raise almost anything: OSError, SyntaxError, struct.error, ...
+    ) as error:  # decoders raise almost anything: OSError, SyntaxError, struct.error
         raise UnreadableImage(name, _reason(error)) from error
 
 
