@@ -14,8 +14,8 @@ from PIL import ExifTags, Image, ImageOps
 
 # File name endings (lower case) that a folder of images is searched for.
 IMAGE_SUFFIXES = frozenset(
-    [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".dib", ".gif"]
-    + [".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"]
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".dib", ".gif", ".jp2", ".avif"}
+    | {".ppm", ".pgm", ".pbm", ".pnm"}
 )
 
 # Decoders that may be tried (JPEG includes MPO), whatever the file calls itself. Pillow has some 40 more; one of them,
@@ -93,9 +93,7 @@ def to_rgb(image: Image.Image, *, name: str | None = None) -> Image.Image:
         return image if image.mode == "RGB" else image.convert("RGB")
     except UnreadableImage:
         raise
-    except (
-        Exception
-    ) as error:  # decoders raise almost anything: OSError, SyntaxError, struct.error
+    except Exception as error:  # decoders raise almost anything: OSError, SyntaxError, struct.error
         raise UnreadableImage(name, _reason(error)) from error
 
 
