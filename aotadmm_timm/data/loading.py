@@ -1,0 +1,92 @@
+"""Images as a model wants to see them: its own size, interpolation, mean and std."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from timm.data import create_transform, resolve_data_config
+from torch.utils.data import DataLoader, Dataset
+
+from .datasets import LabelledImages
+from .decode import read_image, to_rgb
+
+Pictures = LabelledImages | Sequence[Image.Image | str | Path]
+
+
+def preprocessing(
+    model: torch.nn.Module, *, img_size: int | tuple[int, int] | None = None
+) -> Callable[[Image.Image], torch.Tensor]:
+    """timm's evaluation transform of a model: RGB image -> float tensor (C, H, W).
+
+    The size is the model's present one (after `set_input_size` or `img_size=`), not its pretrained configuration's.
+    """
+    config = resolve_data_config(model=model)
+    size = img_size or getattr(getattr(model, "patch_embed", None), "img_size", None)
+    if size is not None:
+        height, width = (size, size) if isinstance(size, int) else size
+        config["input_size"] = (config["input_size"][0], height, width)
+        if max(height, width) <= 64:  # small images are whole pictures: no border is cut off
+            config["crop_pct"] = 1.0
+    return create_transform(**config, is_training=False)
+
+
+class _Transformed(Dataset):
+    def __init__(self, images: Pictures, transform: Callable, indices: np.ndarray, in_chans: int) -> None:
+        self.images, self.transform, self.indices, self.in_chans = images, transform, indices, in_chans
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, int]:
+        index = int(self.indices[position])
+        if isinstance(self.images, LabelledImages):
+            image, label = self.images[index]
+        else:
+            item = self.images[index]
+            image, label = (to_rgb(item) if isinstance(item, Image.Image) else read_image(item)), -1
+        if self.in_chans == 1:
+            image = image.convert("L")
+        return self.transform(image), label
+
+
+def eval_loader(
+    images: Pictures,
+    model: torch.nn.Module,
+    *,
+    batch_size: int = 256,
+    num_workers: int = 0,
+    indices: Sequence[int] | np.ndarray | None = None,
+    img_size: int | tuple[int, int] | None = None,
+) -> DataLoader:
+    """Batches (B, C, H, W) float and labels (B,) int64 (-1 if unlabelled), in order, as `model` expects its input.
+
+    Args:
+        images: labelled images, or PIL images and paths.
+        model: a timm model; its preprocessing is used.
+        indices: the images to visit, in this order; all by default.
+    Raises: UnreadableImage for an image that does not decode.
+    """
+    chosen = np.arange(len(images)) if indices is None else np.asarray(indices, np.int64)
+    transform = preprocessing(model, img_size=img_size)
+    channels = int(getattr(model, "in_chans", 0) or resolve_data_config(model=model)["input_size"][0])
+    dataset: Any = _Transformed(images, transform, chosen, channels)
+    return DataLoader(dataset, batch_size=batch_size, shuffle=False, num_workers=num_workers)
+
+
+def read_all(images: LabelledImages, *, threads: int = 2) -> Iterator[tuple[int, Image.Image | Exception]]:
+    """Every image in order, decoded by a few threads: (index, picture or the UnreadableImage)."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from .decode import UnreadableImage
+
+    def read(index: int) -> Image.Image | Exception:
+        try:
+            return images[index][0]
+        except UnreadableImage as err:
+            return err
+
+    with ThreadPoolExecutor(threads) as pool:
+        yield from enumerate(pool.map(read, range(len(images)), chunksize=64))
