@@ -1,0 +1,71 @@
+"""Proximal operators and the updates that are unrolled into layers: pure functions of the states."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def soft_threshold(x: Tensor, threshold: Tensor) -> Tensor:
+    """One-sided soft threshold ReLU(x - tau): the proximal operator of tau * ||.||_1 over x >= 0 (AoT-ADMM, Eq. 17)."""
+    return F.relu(x - threshold)
+
+
+def rms_rescale(x: Tensor, gain: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) over the features of each token, times `gain` (d,) if given.  (..., d) -> (..., d)."""
+    return F.rms_norm(x, (x.shape[-1],), gain, eps)
+
+
+def ista_step(y: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
+    """One ISTA step of the non-negative LASSO, started at y itself.
+
+    ReLU(y + eta D^T (y - D y) - eta lambda)   (CRATE, arXiv:2306.01129, Eq. 17)
+
+    Args:
+        y: tokens (..., d).
+        dictionary: D (d, d).
+        step_size: eta.
+        sparsity: lambda.
+    Returns: (..., d), non-negative.
+    Differs from the paper's code: D^T y - D^T D y is computed as D^T (y - D y), two products instead of three.
+    """
+    residual = y - F.linear(y, dictionary)
+    return F.relu(y + step_size * F.linear(residual, dictionary.t()) - step_size * sparsity)
+
+
+def admm_step(
+    z: Tensor,
+    v: Tensor,
+    w: Tensor,
+    compressed: Tensor,
+    coefficients: Tensor,
+    threshold: Tensor,
+    gain: Tensor | None = None,
+    rescale_z: bool = True,
+    rescale_w: bool = True,
+    eps: float = 1e-6,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One ADMM iteration of min R^c(Z) + lambda ||V||_1 subject to Z = V, V >= 0.
+
+    Z+ = RMS(a Z + b MSSA(Z) + c (V - W)) * gain
+    V+ = ReLU(Z+ + W - tau)
+    W+ = RMS(W + Z+ - V+)                             (AoT-ADMM, Eq. 18, Algorithm 1 lines 7 to 9, Appendix B)
+
+    Args:
+        z, v, w: primal, sparse and scaled dual state, (B, N, d) each.
+        compressed: MSSA(Z), (B, N, d).
+        coefficients: (a, b, c), shape (3,); (1 - eta gamma - eta rho, eta gamma, eta rho) in the paper.
+        threshold: tau = lambda / rho, any shape that broadcasts to (d,).
+        gain: factors of the rescaled Z, (d,).
+        rescale_z, rescale_w: switch the two rescalings.
+        eps: added to the mean square.
+    Returns: the three new states. Without rescaling W+ = min(W + Z+, tau).
+    """
+    a, b, c = coefficients.unbind(0)
+    z = a * z + b * compressed + c * (v - w)
+    if rescale_z:
+        z = rms_rescale(z, gain, eps)
+    u = z + w
+    v = soft_threshold(u, threshold)
+    w = u - v
+    if rescale_w:
+        w = rms_rescale(w, None, eps)
+    return z, v, w

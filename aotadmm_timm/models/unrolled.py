@@ -1,0 +1,183 @@
+"""Unrolled optimisers as timm models: a VisionTransformer whose blocks carry a tuple of states.
+
+A family is a block class with `step(*states) -> states` and, where it has more than one state, a model class with
+`init(tokens) -> states` and `readout(states) -> tokens`. Everything else (stem, positions, pooling, head, resizing,
+feature extraction, checkpointing) is timm's.
+"""
+
+from typing import Any
+
+import torch
+from timm.layers.trace_utils import _assert
+from timm.models import build_model_with_cfg
+from timm.models._features import feature_take_indices
+from timm.models._manipulate import checkpoint
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from aotadmm_timm.layers.patch_embed import LinearPatchEmbed
+from aotadmm_timm.models.checkpoint import checkpoint_filter_fn
+
+# Arguments of timm's VisionTransformer that speak of an MLP or of separate queries and keys; unrolled layers have none.
+_MEANINGLESS = {
+    "mlp_ratio", "qkv_bias", "qk_norm", "scale_attn_norm", "scale_mlp_norm", "init_values", "fix_init", "act_layer",
+    "mlp_layer", "attn_layer",
+}  # fmt: skip
+
+
+class UnrolledBlock(nn.Module):
+    """One iteration of an optimiser as a layer: subclasses define `step(self, *states) -> states`.
+
+    `step` takes and returns as many tensors (B, N, d) as the model has states, with TorchScript's type annotations
+    (`def step(self, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor]`); it becomes the module's forward, so hooks see it.
+    Constructors are called with timm's block arguments (`dim`, `num_heads`, `proj_drop`, `attn_drop`, `drop_path`,
+    `norm_layer`, `device`, `dtype`, ...); take what is used and swallow the rest in `**unused`.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "step" in cls.__dict__:
+            cls.forward = cls.__dict__["step"]
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        """Names, within this block, of parameters that an optimizer must not decay: all but matrices by default."""
+        return {name for name, parameter in self.named_parameters() if parameter.ndim < 2}
+
+
+class UnrolledTransformer(VisionTransformer):
+    """timm's VisionTransformer over blocks that map a tuple of states to a tuple of states.
+
+    states = init(tokens);  states = block(*states) for every layer;  features = norm(readout(states))
+
+    Takes timm's VisionTransformer arguments. `block_fn` builds an `UnrolledBlock`; `embed_layer` is CRATE's linear
+    stem by default. Arguments that only an MLP or separate queries and keys could use are refused.
+
+    Raises: ValueError for such an argument.
+    """
+
+    def __init__(self, *, embed_layer: Any = LinearPatchEmbed, **kwargs: Any) -> None:
+        if refused := sorted(_MEANINGLESS & kwargs.keys()):
+            raise ValueError(f"{type(self).__name__} has no use for {', '.join(refused)}: its layers have no such part")
+        super().__init__(embed_layer=embed_layer, **kwargs)
+        # nn.Sequential carries one tensor only.
+        self.blocks = nn.ModuleList(self.blocks)  # type: ignore[assignment]
+        if isinstance(self.patch_embed, LinearPatchEmbed):
+            # timm cannot adapt a linear stem to other channel counts; our checkpoint filter does.
+            self._traits = {"first_conv": None}
+
+    def init(self, tokens: Tensor) -> tuple[Tensor]:
+        """States before the first layer, from tokens (B, N, d)."""
+        return (tokens,)
+
+    def readout(self, states: tuple[Tensor]) -> Tensor:
+        """Tokens (B, N, d) that the model returns, from the states after a layer."""
+        return states[0]
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Images (B, C, H, W) -> tokens with prefix and positions (B, N, d)."""
+        return self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+
+    def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """Images (B, C, H, W) -> normalised readout of the last layer (B, N, d). Masks are not supported."""
+        _assert(attn_mask is None and not is_causal, "unrolled models take no attention mask")
+        states = self.init(self.embed(x))
+        for block in self.blocks:
+            if self.grad_checkpointing and not torch.jit.is_scripting():
+                states = checkpoint(block, *states)
+            else:
+                states = block(*states)
+        return self.norm(self.readout(states))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Any:
+        """Readouts of chosen layers; arguments and result as in timm's VisionTransformer."""
+        _assert(output_fmt in ("NCHW", "NLC"), "Output format must be one of NCHW or NLC.")
+        _assert(attn_mask is None and not is_causal, "unrolled models take no attention mask")
+        take, last = feature_take_indices(len(self.blocks), indices)
+        tokens: list[Tensor] = []
+        states = self.init(self.embed(x))
+        for i, block in enumerate(self.blocks[: last + 1] if stop_early else self.blocks):
+            states = checkpoint(block, *states) if self.grad_checkpointing else block(*states)
+            if i in take:
+                out = self.readout(states)
+                tokens.append(self.norm(out) if norm else out)
+
+        prefix = [t[:, : self.num_prefix_tokens] for t in tokens] if self.num_prefix_tokens else None
+        maps = [t[:, self.num_prefix_tokens :] for t in tokens]
+        if output_fmt == "NCHW":
+            h, w = self.patch_embed.dynamic_feat_size((x.shape[-2], x.shape[-1]))
+            maps = [m.unflatten(1, (h, w)).permute(0, 3, 1, 2).contiguous() for m in maps]
+        if output_dict:
+            result: dict[str, Any] = {"image_intermediates": maps}
+            if prefix is not None and return_prefix_tokens:
+                result["image_intermediates_prefix"] = prefix
+            if not intermediates_only:
+                result["image_features"] = self.norm(self.readout(states))
+            return result
+        intermediates: list[Any] = maps
+        if prefix is not None and return_prefix_tokens:
+            intermediates = list(zip(maps, prefix, strict=True))
+        return intermediates if intermediates_only else (self.norm(self.readout(states)), intermediates)
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        """timm's tokens and positions, and what each block names."""
+        names = super().no_weight_decay()
+        for i, block in enumerate(self.blocks):
+            if isinstance(block, UnrolledBlock):
+                names |= {f"blocks.{i}.{name}" for name in block.no_weight_decay()}
+        return names
+
+
+def layer_states(model: nn.Module, images: Tensor) -> list[tuple[Tensor, ...]]:
+    """States of an unrolled model before the first layer and after every layer.
+
+    Args:
+        model: an `UnrolledTransformer`.
+        images: (B, C, H, W), normalised as the model expects.
+    Returns: depth + 1 tuples with one tensor (B, N, d) per state.
+    Raises: ValueError if the model is not an unrolled one.
+    """
+    if not isinstance(model, UnrolledTransformer):
+        raise ValueError(f"layer_states needs an UnrolledTransformer, got {type(model).__name__}")
+    states: tuple[Tensor, ...] = model.init(model.embed(images))
+    result = [states]
+    for block in model.blocks:
+        states = block(*states)
+        result.append(states)
+    return result
+
+
+def create_unrolled(model_cls: Any, variant: str, pretrained: bool = False, **kwargs: Any) -> Any:
+    """Build a registered unrolled model: `timm.models.build_model_with_cfg` with this package's checkpoint filter.
+
+    Args:
+        model_cls: an `UnrolledTransformer` class, or a callable that builds one.
+        variant: the registered name.
+        pretrained: load the weights that the model's pretrained cfg names.
+        kwargs: model arguments and timm's factory arguments.
+    Raises: ValueError if features are asked for by hooks or graph nodes, which see all states instead of the readout.
+    """
+    feature_cls = kwargs.pop("feature_cls", "getter")
+    if feature_cls != "getter":
+        raise ValueError(f"features_only supports feature_cls='getter' for unrolled models, got {feature_cls!r}")
+    return build_model_with_cfg(
+        model_cls,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
+        **kwargs,
+    )
