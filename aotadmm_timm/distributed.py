@@ -118,3 +118,12 @@ def all_gather_objects(obj: Any) -> list[Any]:
     objects = [None] * world_size()
     dist.all_gather_object(objects, obj)
     return objects
+
+
+def any_rank(flag: bool, device: torch.device | None = None) -> bool:
+    """Whether `flag` holds on any rank; every rank gets the same answer."""
+    if world_size() == 1:
+        return flag
+    value = torch.tensor(float(flag), device=device)
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return bool(value)
