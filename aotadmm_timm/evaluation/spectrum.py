@@ -1,0 +1,27 @@
+"""Spectrum and angles of a set of features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aotadmm_timm.evaluation.checks import check_features
+
+
+def singular_values(z: Tensor) -> Tensor:
+    """Singular values of the uncentred features z (N, d), largest first, float64 (min(N, d),)."""
+    check_features(z, None, "the")
+    return torch.linalg.svdvals(z.double())
+
+
+def rankme(z: Tensor) -> float:
+    """RankMe (Garrido et al., arXiv:2210.02885): smooth rank of the uncentred features z (N, d).
+
+    exp(-sum_i p_i log p_i),  p_i = s_i / sum_j s_j + 1e-7,  s the singular values of z
+
+    Lies between about 1 and min(N, d), and grows with N: compare values of one N only, and print it beside them.
+    All-zero features give 1. Raises ValueError unless z is (N, d) and finite.
+    """
+    s = singular_values(z)
+    p = s / s.sum().clamp_min(torch.finfo(s.dtype).tiny) + 1e-7
+    return (-(p * p.log()).sum()).exp().item()

@@ -1,0 +1,55 @@
+"""The short table at the end of a pretraining: kNN, linear probes, RankMe of a few sets of frozen features."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from aotadmm_timm.evaluation.knn import knn_accuracy
+from aotadmm_timm.evaluation.linear_probe import few_label_probe, linear_probe
+from aotadmm_timm.evaluation.spectrum import rankme
+
+_COLUMNS = (
+    ("kNN k=20", "knn20"),
+    ("kNN k=200", "knn200"),
+    ("linear", "linear"),
+    ("linear, 10 labels/class", "few_label_mean"),
+    ("RankMe", "rankme"),
+)
+
+
+def frozen_scores(train_z: Tensor, train_y: Tensor, test_z: Tensor, test_y: Tensor) -> dict[str, float]:
+    """Scores of frozen features (N, d) with labels (N,); accuracies are fractions. RankMe is of the test features."""
+    mean, std = few_label_probe(train_z, train_y, test_z, test_y)
+    return {
+        "knn20": knn_accuracy(train_z, train_y, test_z, test_y, k=20),
+        "knn200": knn_accuracy(train_z, train_y, test_z, test_y, k=200),
+        "linear": linear_probe(train_z, train_y, test_z, test_y),
+        "few_label_mean": mean,
+        "few_label_std": std,
+        "rankme": rankme(test_z),
+        "train_images": len(train_z),
+        "test_images": len(test_z),
+        "width": train_z.shape[1],
+    }
+
+
+def format_table(scores: Mapping[str, Mapping[str, float]], evaluated_on: str) -> str:
+    """The scores as aligned text, one row per set of features."""
+    header = ["features", *(title for title, _ in _COLUMNS)]
+    rows = []
+    for name, score in scores.items():
+        cells = [name]
+        for _, key in _COLUMNS:
+            value = score[key]
+            if key == "rankme":
+                cells.append(f"{value:.1f} of {score['width']:.0f}")
+            elif key == "few_label_mean":
+                cells.append(f"{100 * value:.1f} +- {100 * score['few_label_std']:.1f}")
+            else:
+                cells.append(f"{100 * value:.2f}")
+        rows.append(cells)
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
+    any_row = next(iter(scores.values()))
+    note = f"accuracy in per cent on {evaluated_on} (n = {any_row['test_images']:.0f}); RankMe over the same n"
+    return "\n".join([*lines, note])
