@@ -1,8 +1,8 @@
 """Random resized crops: boxes drawn for a whole batch, pixels resampled as batched matrix products.
 
 A crop, its antialiased resize and a horizontal flip are linear and separable: out = Y x X^T with one (out, in) matrix
-for the rows and one for the columns of each sample. That is Pillow's (and torchvision's antialiased) bilinear filter, for a
-batch on any device at once. Rotated crops are not separable and go through `grid_sample`.
+for the rows and one for the columns of each sample. That is Pillow's (and torchvision's antialiased) bilinear filter,
+for a batch on any device at once. Rotated crops are not separable and go through `grid_sample`.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Photometric augmentation of a whole batch of tensors: colour jitter, grey, blur, solarize.
 
-The operations, ranges and probabilities of torchvision's ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize, as
-the DINO family combines them. Each sample has its own factors; the order of the four jitter operations is drawn for a
-view instead of for an image, so that a batch is a handful of tensor operations.
+The operations, ranges and probabilities of torchvision's ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize,
+as the DINO family combines them. Each sample has its own factors; the order of the four jitter operations is drawn for
+a view instead of for an image, so that a batch is a handful of tensor operations.
 """
 
 from dataclasses import dataclass

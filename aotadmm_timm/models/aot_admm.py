@@ -15,7 +15,18 @@ from torch.jit import Final
 
 from aotadmm_timm.layers.proximal import admm_step
 from aotadmm_timm.layers.subspace_attention import MSSA
-from aotadmm_timm.models.configs import model_cfg
+from aotadmm_timm.models.configs import (
+    BASE,
+    MINIATURE,
+    PATCH8_32,
+    PATCH16_128,
+    PATCH16_224,
+    SMALL,
+    TINY,
+    bundled,
+    cifar_cfg,
+    imagenet_cfg,
+)
 from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, create_unrolled
 
 
@@ -182,14 +193,32 @@ def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwar
     return create_unrolled(AoTADMM, variant, pretrained, **{**size, **kwargs})
 
 
-_CIFAR = {"img_size": 32, "patch_size": 8, "depth": 12}
+_ORIGIN = {
+    "paper_name": "Attention-Only White-Box Transformer via LeJEPA-Based Self-Supervised Pretraining",
+    "origin_url": "https://arxiv.org/abs/2511.08544",
+    # The paper itself has no public id yet: LeJEPA, which trains it, and CRATE, which it is derived from.
+    "paper_ids": ("arXiv:2511.08544", "arXiv:2306.01129"),
+}
+_cfg = partial(cifar_cfg, **_ORIGIN)
+_imagenet = partial(imagenet_cfg, **_ORIGIN)
 
 default_cfgs = generate_default_cfgs(
     {
-        "aot_admm_tiny": model_cfg(),
-        "aot_admm_small": model_cfg(),
-        "aot_admm_base": model_cfg(),
-        "test_aot_admm": model_cfg(),
+        "aot_admm_tiny": _cfg(),
+        "aot_admm_small": _cfg(),
+        "aot_admm_base": _cfg(),
+        "aot_admm_tiny_patch16_224": _imagenet(),
+        "aot_admm_small_patch16_224": _imagenet(),
+        "aot_admm_base_patch16_224": _imagenet(),
+        "aot_admm_base_patch16_128": _imagenet(input_size=(3, 128, 128)),
+        "test_aot_admm": _cfg(),
+        **bundled(
+            "aot_admm_tiny.lejepa_cifar10",
+            mean=(0.4914, 0.4822, 0.4465),
+            std=(0.2470, 0.2435, 0.2616),
+            description="LeJEPA pretraining on CIFAR-10 train without labels",
+            **_ORIGIN,
+        ),
     }
 )
 
@@ -197,22 +226,46 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def aot_admm_tiny(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Tiny of Table 1: 3.64 M parameters, 0.13 GFLOPs at 32x32."""
-    return _create("aot_admm_tiny", {**_CIFAR, "embed_dim": 384, "num_heads": 6}, pretrained, **kwargs)
+    return _create("aot_admm_tiny", {**TINY, **PATCH8_32}, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_small(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Small of Table 1: 8.11 M parameters, 0.28 GFLOPs at 32x32."""
-    return _create("aot_admm_small", {**_CIFAR, "embed_dim": 576, "num_heads": 12}, pretrained, **kwargs)
+    return _create("aot_admm_small", {**SMALL, **PATCH8_32}, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_base(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Base of Table 1: 14.36 M parameters, 0.50 GFLOPs at 32x32."""
-    return _create("aot_admm_base", {**_CIFAR, "embed_dim": 768, "num_heads": 12}, pretrained, **kwargs)
+    return _create("aot_admm_base", {**BASE, **PATCH8_32}, pretrained, **kwargs)
+
+
+@register_model
+def aot_admm_tiny_patch16_224(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    """AoT-ADMM Tiny at ImageNet size."""
+    return _create("aot_admm_tiny_patch16_224", {**TINY, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def aot_admm_small_patch16_224(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    """AoT-ADMM Small at ImageNet size."""
+    return _create("aot_admm_small_patch16_224", {**SMALL, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def aot_admm_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    """AoT-ADMM Base at ImageNet size."""
+    return _create("aot_admm_base_patch16_224", {**BASE, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def aot_admm_base_patch16_128(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    """AoT-ADMM Base of Table 2: 14.84 M parameters at 128x128."""
+    return _create("aot_admm_base_patch16_128", {**BASE, **PATCH16_128}, pretrained, **kwargs)
 
 
 @register_model
 def test_aot_admm(**kwargs: Any) -> AoTADMM:
     """A miniature for tests."""
-    return _create("test_aot_admm", {**_CIFAR, "embed_dim": 48, "depth": 4, "num_heads": 3}, **kwargs)
+    return _create("test_aot_admm", MINIATURE, **kwargs)

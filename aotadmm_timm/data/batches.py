@@ -1,0 +1,180 @@
+"""Batches of views from any step on: step k of rank r is a function of (seed, k, r, world size) alone.
+
+The global batch of a step is a slice of the epoch's permutation; ranks take consecutive parts of it, so that N
+processes together see exactly what one process with an N times larger batch sees. The incomplete batch at an epoch's
+end is left out.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from .datasets import LabelledImages
+from .decode import UnreadableImage
+from .draws import permutation
+from .loading import read_all
+from .views import MultiCrop
+
+logger = logging.getLogger(__name__)
+
+
+class Batch(NamedTuple):
+    """What one step sees: `views` as MultiCrop gives them, `labels` (B,) int64, `index` (B,) rows of the data set."""
+
+    step: int
+    epoch: int
+    index: np.ndarray
+    labels: Tensor
+    views: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which samples each step uses. `batch_size` is per process."""
+
+    length: int
+    batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch size must be positive, got {self.batch_size}")
+        if self.batch_size * self.world > self.length:
+            raise ValueError(
+                f"batch of {self.batch_size * self.world} images is larger than the data set of {self.length}; "
+                "use a smaller --batch-size"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.length // (self.batch_size * self.world)
+
+    def steps(self, start: int, stop: int) -> Iterator[tuple[int, int, np.ndarray]]:
+        """(step, epoch, sample indices of this rank) for the steps start .. stop - 1."""
+        epoch_of_order, order = -1, np.empty(0, np.int64)
+        for step in range(start, stop):
+            epoch, position = divmod(step, self.steps_per_epoch)
+            if epoch != epoch_of_order:
+                epoch_of_order, order = epoch, permutation(self.seed, epoch, self.length)
+            begin = (position * self.world + self.rank) * self.batch_size
+            yield step, epoch, order[begin : begin + self.batch_size]
+
+
+def to_memory(images: LabelledImages) -> tuple[Tensor, LabelledImages]:
+    """All pixels as one uint8 tensor (N, 3, H, W), and the images that could be read.
+
+    Unreadable images are left out, each named in the log. Raises ValueError if the sizes differ.
+    """
+    height, width = images.image_size
+    pixels = np.empty((len(images), 3, height, width), np.uint8)
+    kept = []
+    for index, picture in read_all(images):
+        if isinstance(picture, Exception):
+            logger.warning("left out, unreadable: %s", picture)
+            continue
+        if picture.size != (width, height):
+            raise ValueError(f"{images.id_of(index)}: {picture.size[1]}x{picture.size[0]}, others {height}x{width}")
+        pixels[len(kept)] = np.asarray(picture).transpose(2, 0, 1)
+        kept.append(index)
+    if len(kept) < len(images):
+        logger.warning("%s: %d of %d images are unreadable", images.name, len(images) - len(kept), len(images))
+        images = images.subset(kept)
+    return torch.from_numpy(pixels[: len(kept)]), images
+
+
+class MemoryBatches:
+    """Views cut on the device from images that lie in memory."""
+
+    def __init__(self, pixels: Tensor, labels: np.ndarray, crop: MultiCrop, order: Order, device: torch.device) -> None:
+        self.pixels, self.labels = pixels.to(device), torch.from_numpy(labels)
+        self.crop, self.order, self.device = crop, order, device
+
+    def __call__(self, start: int, stop: int) -> Iterator[Batch]:
+        for step, epoch, index in self.order.steps(start, stop):
+            rows = torch.from_numpy(index)
+            views = self.crop(self.pixels[rows.to(self.device)], epoch, index)
+            yield Batch(step, epoch, index, self.labels[rows], views)
+
+
+class _Crops(Dataset):
+    """uint8 crops of single images, made in a worker; None for an unreadable one, never its neighbour."""
+
+    def __init__(self, images: LabelledImages, crop: MultiCrop) -> None:
+        self.images, self.crop = images, crop
+
+    def __getitem__(self, place: tuple[int, int]) -> tuple[int, int, list[np.ndarray]] | tuple[int, int, None]:
+        epoch, index = place
+        try:
+            picture, label = self.images[index]
+        except UnreadableImage as err:
+            logger.warning("left out of its batch, unreadable: %s", err)
+            return index, -1, None
+        return index, label, self.crop.crop_picture(picture, epoch, index)
+
+
+def _collate(items: list[Any]) -> tuple[np.ndarray, Tensor, list[Tensor]]:
+    readable = [item for item in items if item[2] is not None]
+    if not readable:
+        raise ValueError("no image of a batch could be read")
+    groups = [torch.from_numpy(np.stack(g, 1)) for g in zip(*(views for _, _, views in readable), strict=True)]
+    return np.array([i for i, _, _ in readable]), torch.tensor([label for _, label, _ in readable]), groups
+
+
+class LoaderBatches:
+    """Views of images of any size: cropped in worker processes, coloured in batches on the device."""
+
+    def __init__(
+        self, images: LabelledImages, crop: MultiCrop, order: Order, device: torch.device, num_workers: int
+    ) -> None:
+        if crop.rotate:
+            raise ValueError("rotated crops need images of one size that fit in memory")
+        self.images, self.crop, self.order = images, crop, order
+        self.device, self.num_workers = device, num_workers
+
+    def __call__(self, start: int, stop: int) -> Iterator[Batch]:
+        places = list(self.order.steps(start, stop))
+        sampler = [[(epoch, int(i)) for i in index] for _, epoch, index in places]
+        data: Any = _Crops(self.images, self.crop)
+        loader = DataLoader(data, batch_sampler=sampler, num_workers=self.num_workers, collate_fn=_collate)
+        for (step, epoch, _), (index, labels, groups) in zip(places, loader, strict=True):
+            floats = [g.to(self.device, torch.float32).div_(255) for g in groups]
+            yield Batch(step, epoch, index, labels, self.crop.colour(floats, epoch, index))
+
+
+def make_batches(
+    images: LabelledImages,
+    crop: MultiCrop,
+    *,
+    batch_size: int,
+    seed: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    device: torch.device | None = None,
+    num_workers: int = 2,
+    memory_limit: int = 4 << 30,
+) -> MemoryBatches | LoaderBatches:
+    """In memory if all images have one size and fit into `memory_limit` bytes, else through worker processes.
+
+    Raises: ValueError if the global batch is larger than the data set.
+    """
+    device = device or torch.device("cpu")
+    height, width = images.image_size
+    small = max(height, width) <= 128 and len(images) * 3 * height * width <= memory_limit
+    if small:
+        try:
+            pixels, images = to_memory(images)
+        except ValueError as err:
+            logger.info("not kept in memory: %s", err)
+        else:
+            order = Order(len(images), batch_size, seed, rank, world)
+            return MemoryBatches(pixels, images.labels, crop, order, device)
+    order = Order(len(images), batch_size, seed, rank, world)
+    return LoaderBatches(images, crop, order, device, num_workers)

@@ -1,0 +1,67 @@
+"""What a result depends on besides its configuration: versions, hardware, commit."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+
+def native_bf16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bfloat16 itself; emulation is slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        flags = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+        return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("bf16"))
+    return False
+
+
+def amp_dtype(choice: str, device: torch.device) -> torch.dtype | None:
+    """Autocast type for `--amp`: "auto" takes bfloat16 where it is native, "bf16" insists, "off" gives None."""
+    if choice == "off" or (choice == "auto" and not native_bf16(device)):
+        return None
+    return torch.bfloat16
+
+
+def commit() -> str | None:
+    """Commit of the source tree, with "-dirty" if tracked files differ from it; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True)
+        if head.returncode:
+            return None
+        status = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=here, capture_output=True, text=True
+        )
+    except OSError:
+        return None
+    return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Versions, commit and hardware as plain values."""
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return {
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "python": platform.python_version(),
+        "commit": commit(),
+        "device": device.type,
+        "hardware": hardware,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
