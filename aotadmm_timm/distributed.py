@@ -85,6 +85,11 @@ def mean_over_batch(t: Tensor) -> Tensor:
     return total[0] / total[1]
 
 
+def total_count(count: int, device: torch.device) -> int:
+    """Sum over the ranks of a number of rows; `device` is where the process group's tensors live."""
+    return int(all_reduce_sum(torch.tensor(count, device=device))) if world_size() > 1 else count
+
+
 class _AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, sizes: list[int]) -> Tensor:

@@ -2,5 +2,6 @@
 
 from .gaussianity import SIGReg, sigreg
 from .invariance import invariance, pairwise_invariance
+from .spectral import SACReg, sacreg
 
-__all__ = ["SIGReg", "invariance", "pairwise_invariance", "sigreg"]
+__all__ = ["SACReg", "SIGReg", "invariance", "pairwise_invariance", "sacreg", "sigreg"]

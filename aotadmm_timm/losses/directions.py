@@ -5,19 +5,22 @@ import torch
 from torch import Tensor
 
 
-def _gaussian(rows: int, columns: int, seed: int, step: int, stream: int) -> Tensor:
-    # NumPy's generator takes the whole tuple; torch's CPU generator keeps only 32 bits of its seed. Drawn on the CPU:
-    # CUDA generators depend on the kind of GPU.
-    rng = np.random.default_rng((stream, seed, step))
-    return torch.from_numpy(rng.standard_normal((rows, columns), dtype=np.float32))
-
-
 def unit_directions(dim: int, num_slices: int, seed: int, step: int) -> Tensor:
-    """(dim, num_slices) float32, columns uniform on the unit sphere."""
-    directions = _gaussian(dim, num_slices, seed, step, stream=0)
+    """(dim, num_slices) float32 on the CPU, columns uniform on the unit sphere."""
+    directions = _gaussian(dim, num_slices, (seed, step))
     return directions / directions.norm(dim=0).clamp_min(torch.finfo(torch.float32).tiny)
 
 
-def orthonormal_slice(dim: int, slice_dim: int, seed: int, step: int) -> Tensor:
-    """(dim, slice_dim) float32 with orthonormal columns: thin QR of a Gaussian matrix."""
-    return torch.linalg.qr(_gaussian(dim, slice_dim, seed, step, stream=1))[0]
+def orthonormal_slice(dim: int, slice_dim: int, seed: int, step: int, stream: int) -> Tensor:
+    """(dim, slice_dim) float32 on the CPU, orthonormal columns: thin QR of a Gaussian matrix.
+
+    Slices of different `stream` are independent.
+    """
+    return torch.linalg.qr(_gaussian(dim, slice_dim, (seed, step, stream)))[0]
+
+
+def _gaussian(rows: int, columns: int, key: tuple[int, ...]) -> Tensor:
+    # On the CPU, because what a GPU draws depends on its model. The key is hashed, because torch's CPU generator reads
+    # 32 bits of its seed: seed + 2^32 step would be the same stream at every step.
+    generator = torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+    return torch.randn(rows, columns, generator=generator, dtype=torch.float32)

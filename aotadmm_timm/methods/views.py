@@ -1,8 +1,9 @@
-"""What a method is fed: the augmented views of one batch of images."""
+"""What a method is fed, and the backbone's features of it."""
 
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 
 class Views(NamedTuple):
@@ -10,3 +11,22 @@ class Views(NamedTuple):
 
     global_views: Tensor  # (Vg, B, C, H, W)
     local_views: Tensor | None = None  # (Vl, B, C, h, w)
+
+
+def backbone_features(backbone: nn.Module, views: Views) -> Tensor:
+    """Pooled features (Vg + Vl, B, d), global views first; one pass of the backbone for each resolution."""
+    groups = [group for group in views if group is not None]
+    return torch.cat([backbone(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in groups])
+
+
+def feature_width(backbone: nn.Module) -> int:
+    """Width of the pooled features of a timm model.
+
+    Raises: ValueError if the model still has a classifier, or no `num_features`.
+    """
+    width = getattr(backbone, "num_features", None)
+    if not isinstance(width, int):
+        raise ValueError(f"a backbone is a timm model with `num_features`; {type(backbone).__name__} has none")
+    if getattr(backbone, "num_classes", 0):
+        raise ValueError(f"the backbone must be created with num_classes=0, got {backbone.num_classes}")
+    return width

@@ -1,0 +1,141 @@
+"""lambda-JEPA: views of an image agree, view centres spread, in the projector and in the backbone."""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from aotadmm_timm.losses import SACReg, invariance, pairwise_invariance
+from aotadmm_timm.losses.precision import at_least_float32
+
+from .base import Method, Terms
+from .projector import Projector
+from .tap import Tap, TapName
+from .views import Views, backbone_features, feature_width
+
+Target = Literal["pairwise", "ema"]
+TERMS = ("inv", "projector_sacreg", "backbone_sacreg")
+
+
+class LambdaJEPA(Method):
+    """w_inv inv + beta_z SACReg(Zbar) + beta_h SACReg(Hbar)   (lambda-JEPA, section 3.3 and Appendix B)
+
+    Zbar and Hbar are means over the global views, of the embeddings and of the tapped backbone features. inv is over
+    all views.
+
+    Args:
+        backbone: timm model with num_classes=0.
+        inv_weight, projector_sacreg, backbone_sacreg: w_inv, beta_z, beta_h; the defaults are the paper's for a ViT-S
+            on ImageNet-100, 4 views. They are kept in the state_dict, so calibrated ones survive a resume.
+        target: "pairwise": mean squared distance over pairs of views; "ema": distance of each view to the mean
+            embedding, over all views, of an averaged copy of backbone and projector, on the scale of the former.
+        projector_dims: hidden widths and the embedding's.
+        projector_slice_dim, backbone_slice_dim: by default half the embedding, a third of the backbone's features.
+        projector_buffer, backbone_buffer: past batches kept. Batch (1 + buffer) should be 4 slice widths.
+        tap: which features of the backbone are regularized, see `Tap`.
+        seed: of the random slices.
+    Differs from the paper: the default tap (its ViTs end in a LayerNorm, there "features" is the paper's), and three
+    linear layers in the projector, as in the authors' code; the text speaks of two.
+    """
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        inv_weight: float = 32.8,
+        projector_sacreg: float = 157.8,
+        backbone_sacreg: float = 1.894,
+        target: Target = "pairwise",
+        projector_dims: Sequence[int] = (2048, 2048, 256),
+        projector_slice_dim: int | None = None,
+        backbone_slice_dim: int | None = None,
+        projector_buffer: int = 3,
+        backbone_buffer: int = 3,
+        tap: TapName = "norm",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if target not in get_args(Target):
+            raise ValueError(f"target must be one of {get_args(Target)}, got {target!r}")
+        width = feature_width(backbone)
+        self.target = target
+        self.backbone = backbone
+        self.projector = Projector(width, *projector_dims)
+        self.projector_dims = tuple(projector_dims)
+        self.tap = Tap(tap)
+        self.projector_sacreg = SACReg(
+            projector_slice_dim or max(1, self.projector.out_dim // 2), buffer_batches=projector_buffer, seed=seed
+        )
+        self.backbone_sacreg = SACReg(
+            backbone_slice_dim or max(1, width // 3), buffer_batches=backbone_buffer, seed=seed, stream=1
+        )
+        if target == "ema":
+            self.target_network = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
+        self.register_buffer("weight", torch.zeros(len(TERMS), dtype=torch.float32))
+        self.set_weights(dict(zip(TERMS, (inv_weight, projector_sacreg, backbone_sacreg), strict=True)))
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Replace the weights, for instance by calibrated ones.
+
+        Raises: ValueError if a term is missing or unknown, or a weight negative or not finite.
+        """
+        if set(weights) != set(TERMS) or not all(0 <= value < math.inf for value in weights.values()):
+            raise ValueError(f"weights of {TERMS} must be finite and at least 0, got {dict(weights)}")
+        self.weight.copy_(torch.tensor([weights[name] for name in TERMS]))
+
+    def weights(self) -> dict[str, Tensor]:
+        return dict(zip(TERMS, self.weight, strict=True))
+
+    def convention(self) -> dict[str, str | float]:
+        return {
+            "method": "lambda-JEPA",
+            "target": self.target,
+            **{name: float(f"{value:.6g}") for name, value in zip(TERMS, self.weight.tolist(), strict=True)},
+            "projector": "-".join(map(str, self.projector_dims)),
+            "slice widths": f"{self.projector_sacreg.slice_dim}, {self.backbone_sacreg.slice_dim}",
+            "buffered batches": f"{self.projector_sacreg.buffer_batches}, {self.backbone_sacreg.buffer_batches}",
+            "tap": self.tap.name,
+        }
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.target == "ema":
+            self.target_network.eval()  # no drop path in a target
+        return self
+
+    def terms(self, views: Views, step: int) -> tuple[Terms, Terms]:
+        h = backbone_features(self.backbone, views)
+        z = at_least_float32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
+        num_global = len(views.global_views)
+        centers, logged = self.tap(h, num_global)
+        terms = {
+            "inv": pairwise_invariance(z) if self.target == "pairwise" else self._distance_to_average(z, views),
+            "projector_sacreg": self.projector_sacreg(z[:num_global].mean(0), step),
+            "backbone_sacreg": self.backbone_sacreg(centers, step),
+        }
+        return terms, logged | {"features": h[0].detach()}
+
+    @torch.no_grad()
+    def _average_embedding(self, views: Views) -> Tensor:
+        return at_least_float32(backbone_features(self.target_network, views)).mean(0)
+
+    def _distance_to_average(self, z: Tensor, views: Views) -> Tensor:
+        num_views = len(z)
+        return 2 * num_views / max(1, num_views - 1) * invariance(z, self._average_embedding(views))
+
+    @torch.no_grad()
+    def update(self, step: int, total_steps: int) -> None:
+        """After the optimizer's step: move the averaged copy, by tau = 1 - .002 (1 + cos(pi step / total_steps))."""
+        if self.target != "ema":
+            return
+        tau = 1 - 0.002 * (1 + math.cos(math.pi * step / max(1, total_steps)))
+        online = nn.Sequential(self.backbone, self.projector)
+        for average, parameter in zip(self.target_network.parameters(), online.parameters(), strict=True):
+            average.lerp_(parameter, 1 - tau)
+        for copied, buffer in zip(self.target_network.buffers(), online.buffers(), strict=True):
+            copied.copy_(buffer)
