@@ -18,6 +18,7 @@ from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.models.configs import (
     BASE,
     MINIATURE,
+    NANO,
     PATCH8_32,
     PATCH16_128,
     PATCH16_224,
@@ -211,6 +212,7 @@ default_cfgs = generate_default_cfgs(
         "aot_admm_small_patch16_224": _imagenet(),
         "aot_admm_base_patch16_224": _imagenet(),
         "aot_admm_base_patch16_128": _imagenet(input_size=(3, 128, 128)),
+        "aot_admm_nano": _cfg(),
         "test_aot_admm": _cfg(),
         **bundled(
             "aot_admm_tiny.lejepa_cifar10",
@@ -263,6 +265,12 @@ def aot_admm_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> AoTADM
 def aot_admm_base_patch16_128(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Base of Table 2: 14.84 M parameters at 128x128."""
     return _create("aot_admm_base_patch16_128", {**BASE, **PATCH16_128}, pretrained, **kwargs)
+
+
+@register_model
+def aot_admm_nano(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    """Half of Tiny's width and depth (not in the paper): 0.5 M parameters, for experiments of seconds."""
+    return _create("aot_admm_nano", {**NANO, **PATCH8_32}, pretrained, **kwargs)
 
 
 @register_model
