@@ -1,12 +1,45 @@
 """CRATE's stem: flatten each patch, LayerNorm, Linear, LayerNorm."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import LayerNorm, PatchEmbed
+from timm.layers import PatchEmbed, resample_patch_embed, to_2tuple
 from timm.layers.trace_utils import _assert
+from timm.models import adapt_input_conv
 from torch import Tensor, nn
+
+STEM_KEYS = ("norm_patch.weight", "norm_patch.bias", "proj.weight", "proj.bias")
+
+
+def adapt_linear_stem(
+    stem: dict[str, Tensor], old: tuple[int, int, int], new: tuple[int, int, int]
+) -> dict[str, Tensor]:
+    """Weights of a `LinearPatchEmbed` for another patch size or number of channels.
+
+    The gain and bias of the first LayerNorm are folded into the linear layer (they differ per pixel and channel, so
+    channels cannot be summed while they stand apart); then timm's rules for convolutional stems apply: channels are
+    summed (to 1) or repeated and rescaled, kernels resampled by the pseudo-inverse of the image resizing.
+
+    Args:
+        stem: the tensors named `STEM_KEYS`.
+        old, new: (patch height, patch width, channels).
+    Returns: the same names with new shapes; the LayerNorm has unit gain and zero bias.
+    Raises: ValueError if the linear layer has no bias to fold into.
+    """
+    if "proj.bias" not in stem:
+        raise ValueError(f"a linear stem without bias cannot be adapted from {old} to {new} (patch size, channels)")
+    gain, shift, weight, bias = (stem[key].float() for key in STEM_KEYS)
+    bias = bias + weight @ shift
+    kernel = (weight * gain).unflatten(1, old).permute(0, 3, 1, 2)
+    if old[2] != new[2]:
+        kernel = adapt_input_conv(new[2], kernel, base_chans=old[2])
+    if old[:2] != new[:2]:
+        kernel = resample_patch_embed(kernel, list(new[:2]))
+    weight = kernel.permute(0, 2, 3, 1).flatten(1)
+    folded = (torch.ones_like(weight[0]), torch.zeros_like(weight[0]), weight, bias)
+    return {key: tensor.to(stem[key].dtype) for key, tensor in zip(STEM_KEYS, folded, strict=True)}
 
 
 class LinearPatchEmbed(PatchEmbed):
@@ -47,7 +80,7 @@ class LinearPatchEmbed(PatchEmbed):
             device=device,
             dtype=dtype,
         )
-        norm_layer = norm_layer or LayerNorm
+        norm_layer = norm_layer or nn.LayerNorm
         self.in_chans = in_chans
         patch_dim = self.patch_size[0] * self.patch_size[1] * in_chans
         self.norm_patch = norm_layer(patch_dim, device=device, dtype=dtype)
@@ -60,6 +93,27 @@ class LinearPatchEmbed(PatchEmbed):
         if count == 0 or (remainder and not getattr(self, "dynamic_img_pad", False)):
             raise ValueError(f"img_size {size} is no multiple of patch_size {self.patch_size}")
         return size, grid, count
+
+    def set_input_size(
+        self,
+        img_size: int | tuple[int, int] | None = None,
+        patch_size: int | tuple[int, int] | None = None,
+    ) -> None:
+        """Change the image size, the patch size or both; a new patch size resamples the linear layer."""
+        new_patch = self.patch_size if patch_size is None else to_2tuple(patch_size)
+        if new_patch != self.patch_size:
+            state = {key: tensor for key, tensor in self.state_dict().items() if key in STEM_KEYS}
+            state = adapt_linear_stem(state, (*self.patch_size, self.in_chans), (*new_patch, self.in_chans))
+            for key, tensor in state.items():
+                module, name = key.split(".")
+                old = getattr(getattr(self, module), name)
+                setattr(getattr(self, module), name, nn.Parameter(tensor, requires_grad=old.requires_grad))
+            proj: Any = self.proj
+            norm_patch: Any = self.norm_patch
+            proj.in_features = proj.weight.shape[1]
+            norm_patch.normalized_shape = (proj.in_features,)
+            self.patch_size = new_patch
+        self.img_size, self.grid_size, self.num_patches = self._init_img_size(img_size or self.img_size)
 
     def forward(self, x: Tensor) -> Tensor:
         B, C, H, W = x.shape

@@ -31,6 +31,25 @@ def ista_step(y: Tensor, dictionary: Tensor, step_size: float, sparsity: float) 
     return F.relu(y + step_size * F.linear(residual, dictionary.t()) - step_size * sparsity)
 
 
+def overcomplete_ista(y: Tensor, dictionary: Tensor, decoder: Tensor, step_size: float, sparsity: float) -> Tensor:
+    """Two ISTA steps from zero in a wide dictionary, decoded by a second one (CRATE-alpha, arXiv:2405.20299).
+
+    a1 = ReLU(eta D^T y - eta lambda);  a2 = ReLU(a1 + eta D^T (y - D a1) - eta lambda);  result D1 a2
+
+    Args:
+        y: tokens (..., d).
+        dictionary, decoder: D and D1, (d, m) with m > d.
+        step_size: eta.
+        sparsity: lambda.
+    Returns: (..., d), of either sign.
+    """
+    shift = step_size * sparsity
+    code = F.relu(step_size * F.linear(y, dictionary.t()) - shift)
+    residual = y - F.linear(code, dictionary)
+    code = F.relu(code + step_size * F.linear(residual, dictionary.t()) - shift)
+    return F.linear(code, decoder)
+
+
 def admm_step(
     z: Tensor,
     v: Tensor,

@@ -1,8 +1,148 @@
 """The one filter through which every checkpoint enters a model of this package."""
 
+import logging
+import math
+import re
+from typing import Any
+
+from timm.layers import resample_abs_pos_embed, resample_patch_embed
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from aotadmm_timm.layers.patch_embed import STEM_KEYS, LinearPatchEmbed, adapt_linear_stem
+from aotadmm_timm.models.official import translate
 
-def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Map a checkpoint onto the names and shapes of `model`."""
-    return state_dict
+_logger = logging.getLogger(__name__)
+
+_WRAPPERS = ("state_dict", "model", "model_state_dict")
+_PREFIXES = ("module.", "backbone.", "model.")
+
+
+def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -> dict[str, Tensor]:
+    """Map a checkpoint onto the names and shapes of an unrolled model.
+
+    In this order: unwrap (`unwrap_state_dict`), translate published names, place the last norm before or after pooling
+    as the model has it, adapt the stem to patch size and channels, resample positions to the grid, check the fit.
+
+    Args:
+        state_dict: native, official CRATE, CRATE-alpha or demo layout, possibly wrapped.
+        model: the model it will be loaded into, with `pretrained_cfg` set (timm's factory does).
+    Raises: ValueError naming the tensors, with both shapes, that do not fit.
+    """
+    state = unwrap_state_dict(state_dict)
+    published = translate(state)
+    if published is not state and not isinstance(model.fc_norm, nn.Identity):
+        # The official head normalises the pooled vector.
+        published = {re.sub(r"^norm\.", "fc_norm.", key): tensor for key, tensor in published.items()}
+    state = _adapt_stem_and_positions(dict(published), model)
+    check_fit(state, model)
+    return state
+
+
+def unwrap_state_dict(state_dict: dict[str, Any]) -> dict[str, Tensor]:
+    """The bare state dict inside training checkpoints and wrappers, nested in any order.
+
+    Enters `state_dict`, `model` or `model_state_dict`; strips `module.` (DDP), `_orig_mod.` (torch.compile) and
+    `model.`; where some names start with `backbone.`, keeps only those (the rest is projector, teacher, probe).
+    """
+    while True:
+        inner = next((state_dict[key] for key in _WRAPPERS if isinstance(state_dict.get(key), dict)), None)
+        if inner is not None:
+            state_dict = inner
+            continue
+        state_dict = {key.replace("_orig_mod.", ""): value for key, value in state_dict.items()}
+        prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in state_dict)), None)
+        if prefix is None:
+            return state_dict
+        state_dict = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
+
+
+def check_fit(state: dict[str, Tensor], model: VisionTransformer) -> None:
+    """Refuse, by name and with both shapes, whatever does not fit `model`.
+
+    The classifier alone may differ: its tensors are dropped from `state` if the model has none, may be missing, and
+    may have another shape where timm replaces them (`num_classes` of the pretrained cfg differs from the model's).
+
+    Raises: ValueError.
+    """
+    own = model.state_dict()
+    classifier = {"head.weight", "head.bias"}
+    cfg = getattr(model, "pretrained_cfg", {})
+    replaced = cfg.get("num_classes", model.num_classes) != model.num_classes
+    if model.num_classes == 0 and (dropped := classifier & state.keys()):
+        _logger.info(f"Classifier {tuple(state['head.weight'].shape)} left out: the model has none")
+        for key in dropped:
+            del state[key]
+
+    problems = [f"{key} is missing" for key in own if key not in state and not (replaced and key in classifier)]
+    problems += [f"{key} {tuple(t.shape)} has no place in the model" for key, t in state.items() if key not in own]
+    problems += [
+        f"{key} is {tuple(t.shape)} in the checkpoint, {tuple(own[key].shape)} in the model"
+        for key, t in state.items()
+        if key in own and t.shape != own[key].shape and not (replaced and key in classifier)
+    ]
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise ValueError(f"the checkpoint does not fit {type(model).__name__}: {'; '.join(problems[:5])}{more}")
+
+
+def _adapt_stem_and_positions(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
+    """Bring stem and positions to the model's patch size, channels and grid. Odd shapes are left for `check_fit`."""
+    weight, pos_embed = state.get("patch_embed.proj.weight"), state.get("pos_embed")
+    embed: Any = model.patch_embed
+    patch = embed.patch_size
+    if weight is not None and isinstance(embed, LinearPatchEmbed) and weight.ndim == 2:
+        patch, chans = _linear_kernel(weight.shape[1], model)
+        old, new = (*patch, chans), (*embed.patch_size, embed.in_chans)
+        if old != new:
+            stem = {key: state[f"patch_embed.{key}"] for key in STEM_KEYS if f"patch_embed.{key}" in state}
+            state |= {f"patch_embed.{key}": t for key, t in adapt_linear_stem(stem, old, new).items()}
+    elif weight is not None and weight.ndim == 4:
+        patch = (weight.shape[2], weight.shape[3])
+        if patch != embed.patch_size and not isinstance(embed, LinearPatchEmbed):
+            state["patch_embed.proj.weight"] = resample_patch_embed(weight, list(embed.patch_size))
+    if pos_embed is not None and pos_embed.ndim == 3 and model.pos_embed is not None:
+        prefix = 0 if model.no_embed_class else model.num_prefix_tokens
+        grid = _source_grid(pos_embed.shape[1] - prefix, patch, model)
+        if grid != embed.grid_size:
+            state["pos_embed"] = resample_abs_pos_embed(pos_embed, list(embed.grid_size), list(grid), prefix)
+    return state
+
+
+def _source_input(model: VisionTransformer) -> tuple[int, tuple[int, int]]:
+    """Channels and image size the checkpoint was made for, from its own config if it has one, else the model's cfg."""
+    args = getattr(model, "pretrained_model_args", {})
+    chans, *size = getattr(model, "pretrained_cfg", {}).get("input_size", (3, 224, 224))
+    size = args.get("img_size", size)
+    height, width = (size, size) if isinstance(size, int) else size
+    return args.get("in_chans", chans), (height, width)
+
+
+def _linear_kernel(fan_in: int, model: VisionTransformer) -> tuple[tuple[int, int], int]:
+    """Patch size and channels of a linear stem with `fan_in` inputs, square unless it is the model's own."""
+    embed: Any = model.patch_embed
+    chans, _ = _source_input(model)
+    side = math.isqrt(fan_in // chans)
+    if side * side * chans == fan_in:
+        return (side, side), chans
+    if fan_in == embed.proj.weight.shape[1]:
+        return embed.patch_size, embed.in_chans
+    raise ValueError(
+        f"patch_embed.proj.weight has {fan_in} inputs, the model {embed.proj.weight.shape[1]}; {fan_in} is no square "
+        f"patch of {chans} channels: name the channels by pretrained_cfg_overlay=dict(input_size=(C, H, W))"
+    )
+
+
+def _source_grid(count: int, patch: tuple[int, int], model: VisionTransformer) -> tuple[int, int]:
+    """Rows and columns of `count` positions: by the checkpoint's image size where that agrees, else square."""
+    _, (height, width) = _source_input(model)
+    grid = (height // patch[0], width // patch[1])
+    side = math.isqrt(count)
+    if grid[0] * grid[1] == count:
+        return grid
+    if side * side == count:
+        return side, side
+    raise ValueError(
+        f"pos_embed holds {count} patch positions: neither the {grid[0]}x{grid[1]} grid of a {height}x{width} image "
+        "nor a square one; name the image size by pretrained_cfg_overlay=dict(input_size=(C, H, W))"
+    )

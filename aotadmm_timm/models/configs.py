@@ -1,14 +1,29 @@
-"""Pretrained configurations shared by the families: data settings, provenance, bundled weights."""
+"""What the families share: sizes, pretrained configurations, bundled weights."""
 
 from pathlib import Path
 from typing import Any
 
-from timm.data import IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD
+from timm.data import (
+    IMAGENET_DEFAULT_MEAN,
+    IMAGENET_DEFAULT_STD,
+    IMAGENET_INCEPTION_MEAN,
+    IMAGENET_INCEPTION_STD,
+)
 
 WEIGHTS = Path(__file__).resolve().parent.parent / "weights"
 
+NANO = {"embed_dim": 192, "depth": 6, "num_heads": 3}
+TINY = {"embed_dim": 384, "depth": 12, "num_heads": 6}
+SMALL = {"embed_dim": 576, "depth": 12, "num_heads": 12}
+BASE = {"embed_dim": 768, "depth": 12, "num_heads": 12}
+LARGE = {"embed_dim": 1024, "depth": 24, "num_heads": 16}
+MINIATURE = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 3}
+PATCH8_32 = {"img_size": 32, "patch_size": 8}
+PATCH16_128 = {"img_size": 128, "patch_size": 16}
+PATCH16_224 = {"img_size": 224, "patch_size": 16}
 
-def model_cfg(first_conv: str = "patch_embed.proj", **overrides: Any) -> dict[str, Any]:
+
+def cifar_cfg(**overrides: Any) -> dict[str, Any]:
     """A pretrained cfg without weights: a backbone at 32x32, pixels scaled to [-1, 1], no classifier, Apache-2.0."""
     return {
         "input_size": (3, 32, 32),
@@ -18,7 +33,7 @@ def model_cfg(first_conv: str = "patch_embed.proj", **overrides: Any) -> dict[st
         "interpolation": "bicubic",
         "mean": IMAGENET_INCEPTION_MEAN,
         "std": IMAGENET_INCEPTION_STD,
-        "first_conv": first_conv,
+        "first_conv": "patch_embed.proj",
         "classifier": "head",
         "license": "apache-2.0",
         **overrides,
@@ -26,14 +41,21 @@ def model_cfg(first_conv: str = "patch_embed.proj", **overrides: Any) -> dict[st
 
 
 def imagenet_cfg(**overrides: Any) -> dict[str, Any]:
-    """A pretrained cfg without weights: a 1000-class model at 224x224."""
-    return model_cfg(**{"input_size": (3, 224, 224), "num_classes": 1000, "crop_pct": 0.9, **overrides})
+    """A pretrained cfg without weights: a 1000-class model at 224x224, ImageNet's mean and std, Apache-2.0."""
+    imagenet = {
+        "input_size": (3, 224, 224),
+        "num_classes": 1000,
+        "crop_pct": 0.9,
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+    }
+    return cifar_cfg(**{**imagenet, **overrides})
 
 
-def bundled(name: str, **cfg: Any) -> dict[str, dict[str, Any]]:
-    """{name: cfg with `file`} if `weights/{name}.safetensors` is part of the package, else {}.
+def bundled(name: str, **overrides: Any) -> dict[str, dict[str, Any]]:
+    """{name: CIFAR cfg with `file`} if the package holds `weights/{name}.safetensors`, else {}.
 
-    Spread it into a family's table of cfgs: dropping the file into the folder is what activates the tag.
+    Spread into a family's table of cfgs: a tag exists exactly when its file does.
     """
     file = WEIGHTS / f"{name}.safetensors"
-    return {name: {**cfg, "file": str(file)}} if file.is_file() else {}
+    return {name: cifar_cfg(file=str(file), **overrides)} if file.is_file() else {}

@@ -5,9 +5,11 @@ A family is a block class with `step(*states) -> states` and, where it has more 
 feature extraction, checkpointing) is timm's.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
+from timm.layers import LayerNorm
 from timm.layers.trace_utils import _assert
 from timm.models import build_model_with_cfg
 from timm.models._features import feature_take_indices
@@ -51,15 +53,24 @@ class UnrolledTransformer(VisionTransformer):
     states = init(tokens);  states = block(*states) for every layer;  features = norm(readout(states))
 
     Takes timm's VisionTransformer arguments. `block_fn` builds an `UnrolledBlock`; `embed_layer` is CRATE's linear
-    stem by default. Arguments that only an MLP or separate queries and keys could use are refused.
+    stem by default; `norm_eps` is the epsilon of the LayerNorms after it (CRATE's 1e-5). Arguments that only an MLP or
+    separate queries and keys could use are refused.
 
     Raises: ValueError for such an argument.
     """
 
-    def __init__(self, *, embed_layer: Any = LinearPatchEmbed, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        embed_layer: Any = LinearPatchEmbed,
+        norm_eps: float = 1e-5,
+        norm_layer: Any = None,
+        **kwargs: Any,
+    ) -> None:
         if refused := sorted(_MEANINGLESS & kwargs.keys()):
             raise ValueError(f"{type(self).__name__} has no use for {', '.join(refused)}: its layers have no such part")
-        super().__init__(embed_layer=embed_layer, **kwargs)
+        norm_layer = norm_layer or partial(LayerNorm, eps=norm_eps)
+        super().__init__(embed_layer=embed_layer, norm_layer=norm_layer, **kwargs)
         # nn.Sequential carries one tensor only.
         self.blocks = nn.ModuleList(self.blocks)  # type: ignore[assignment]
         if isinstance(self.patch_embed, LinearPatchEmbed):

@@ -1,0 +1,274 @@
+"""CRATE and CRATE-alpha: white-box transformers unrolled from sparse rate reduction.
+
+"White-Box Transformers via Sparse Rate Reduction", arXiv:2306.01129; "Scaling White-Box Transformers for Vision",
+arXiv:2405.20299.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from timm.layers import DropPath, LayerNorm, PatchEmbed
+from timm.models import generate_default_cfgs, register_model
+from torch import Tensor, nn
+from torch.jit import Final
+
+from aotadmm_timm.layers.proximal import ista_step, overcomplete_ista
+from aotadmm_timm.layers.subspace_attention import MSSA
+from aotadmm_timm.models.configs import (
+    BASE,
+    LARGE,
+    MINIATURE,
+    PATCH8_32,
+    PATCH16_128,
+    PATCH16_224,
+    SMALL,
+    TINY,
+    cifar_cfg,
+    imagenet_cfg,
+)
+from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, create_unrolled
+
+
+class ISTA(nn.Module):
+    """Sparse coding of tokens (B, N, d): `ista_step` in a square dictionary, or `overcomplete_ista` in a wide one.
+
+    Args:
+        dim: d.
+        ratio: dictionary width over d; above 1 a second dictionary decodes (CRATE-alpha).
+        step_size, sparsity: eta and lambda.
+    """
+
+    step_size: Final[float]
+    sparsity: Final[float]
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        ratio: int = 1,
+        step_size: float = 0.1,
+        sparsity: float = 0.1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.step_size, self.sparsity = step_size, sparsity
+        self.dictionary = nn.Parameter(torch.empty(dim, ratio * dim, device=device, dtype=dtype))
+        self.decoder = nn.Parameter(torch.empty_like(self.dictionary)) if ratio > 1 else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """He-uniform dictionaries, as in the official code."""
+        nn.init.kaiming_uniform_(self.dictionary)
+        if self.decoder is not None:
+            nn.init.kaiming_uniform_(self.decoder)
+
+    def forward(self, y: Tensor) -> Tensor:
+        if self.decoder is not None:
+            return overcomplete_ista(y, self.dictionary, self.decoder, self.step_size, self.sparsity)
+        return ista_step(y, self.dictionary, self.step_size, self.sparsity)
+
+
+class CRATEBlock(UnrolledBlock):
+    """One CRATE layer, (B, N, d) -> (B, N, d): Z + MSSA(LN Z), then ISTA of its LN.  3 d^2 + 5 d parameters.
+
+    See `CRATE` for the arguments.
+    """
+
+    ista_skip: Final[bool]
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        step_size: float = 0.1,
+        sparsity: float = 0.1,
+        dictionary_ratio: int = 1,
+        ista_skip: bool = False,
+        proj_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        drop_path: float = 0.0,
+        norm_layer: Any = LayerNorm,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **unused: Any,
+    ) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.ista_skip = ista_skip
+        self.norm1 = norm_layer(dim, **dd)
+        self.attn = MSSA(dim, num_heads, proj_bias=proj_bias, attn_drop=attn_drop, proj_drop=proj_drop, **dd)
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.norm2 = norm_layer(dim, **dd)
+        self.ista = ISTA(dim, ratio=dictionary_ratio, step_size=step_size, sparsity=sparsity, **dd)
+
+    def step(self, z: Tensor) -> tuple[Tensor]:
+        z = z + self.drop_path(self.attn(self.norm1(z)))
+        code = self.ista(self.norm2(z))
+        return (z + code,) if self.ista_skip else (code,)
+
+
+class CRATE(UnrolledTransformer):
+    """CRATE encoder. With the official weights it is the official model, for every pooling of it.
+
+    `global_pool="token"` is the official class-token pooling; its mean pooling is
+    `global_pool="avg", fc_norm=True, pool_include_prefix=True`. Besides timm's VisionTransformer arguments:
+
+    Args:
+        step_size, sparsity: eta and lambda of ISTA.
+        dictionary_ratio: width of the dictionary over d; 4 in CRATE-alpha.
+        ista_skip: add ISTA's result to its input instead of replacing it; True in CRATE-alpha.
+        block_fn: the layer, a `CRATEBlock` or a subclass.
+    Differs from the official code: positions are resampled to other image sizes instead of cut to the first ones;
+        ISTA uses two products of d x d instead of three.
+    """
+
+    def __init__(
+        self,
+        *,
+        step_size: float = 0.1,
+        sparsity: float = 0.1,
+        dictionary_ratio: int = 1,
+        ista_skip: bool = False,
+        block_fn: Any = CRATEBlock,
+        **kwargs: Any,
+    ) -> None:
+        block_fn = partial(
+            block_fn,
+            step_size=step_size,
+            sparsity=sparsity,
+            dictionary_ratio=dictionary_ratio,
+            ista_skip=ista_skip,
+        )
+        super().__init__(block_fn=block_fn, **kwargs)
+
+
+def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwargs: Any) -> CRATE:
+    return create_unrolled(CRATE, variant, pretrained, **{**size, **kwargs})
+
+
+_ALPHA = {"dictionary_ratio": 4, "ista_skip": True, "proj_bias": False, "norm_eps": 1e-6, "embed_layer": PatchEmbed}
+
+_ORIGIN = {
+    "license": "mit",
+    "origin_url": "https://github.com/Ma-Lab-Berkeley/CRATE",
+    "paper_name": "White-Box Transformers via Sparse Rate Reduction",
+    "paper_ids": "arXiv:2306.01129",
+}
+_ALPHA_ORIGIN = {
+    "origin_url": "https://github.com/UCSC-VLAA/CRATE-alpha",
+    "paper_name": "Scaling White-Box Transformers for Vision",
+    "paper_ids": "arXiv:2405.20299",
+}
+_cfg = partial(cifar_cfg, **_ORIGIN)
+_imagenet = partial(imagenet_cfg, **_ORIGIN)
+_alpha = partial(imagenet_cfg, crop_pct=1.0, **_ALPHA_ORIGIN)
+
+default_cfgs = generate_default_cfgs(
+    {
+        "crate_tiny": _cfg(),
+        "crate_small": _cfg(),
+        "crate_base": _cfg(),
+        "crate_tiny_patch16_224": _imagenet(),
+        "crate_small_patch16_224": _imagenet(),
+        "crate_base_patch16_224": _imagenet(),
+        "crate_large_patch16_224": _imagenet(),
+        "crate_base_patch16_128": _imagenet(input_size=(3, 128, 128)),
+        "crate_base_patch8_224": _imagenet(num_classes=21842),
+        "crate_alpha_base_patch16_224": _alpha(),
+        "crate_alpha_large_patch14_224": _alpha(),
+        "crate_alpha_huge_patch14_224": _alpha(),
+        "test_crate": _cfg(),
+        "test_crate_alpha": _cfg(),
+    }
+)
+
+
+@register_model
+def crate_tiny(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """CRATE Tiny of Table 1 of the AoT-ADMM paper: 5.41 M parameters at 32x32."""
+    return _create("crate_tiny", {**TINY, **PATCH8_32}, pretrained, **kwargs)
+
+
+@register_model
+def crate_small(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """CRATE Small of Table 1 of the AoT-ADMM paper: 12.10 M parameters at 32x32."""
+    return _create("crate_small", {**SMALL, **PATCH8_32}, pretrained, **kwargs)
+
+
+@register_model
+def crate_base(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """CRATE Base of Table 1 of the AoT-ADMM paper: 21.44 M parameters at 32x32."""
+    return _create("crate_base", {**BASE, **PATCH8_32}, pretrained, **kwargs)
+
+
+@register_model
+def crate_tiny_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """Official CRATE-Tiny."""
+    return _create("crate_tiny_patch16_224", {**TINY, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def crate_small_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """Official CRATE-Small."""
+    return _create("crate_small_patch16_224", {**SMALL, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def crate_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """Official CRATE-Base."""
+    return _create("crate_base_patch16_224", {**BASE, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def crate_large_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """Official CRATE-Large."""
+    return _create("crate_large_patch16_224", {**LARGE, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def crate_base_patch16_128(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """CRATE Base of Table 2 of the AoT-ADMM paper: 21.92 M parameters at 128x128."""
+    return _create("crate_base_patch16_128", {**BASE, **PATCH16_128}, pretrained, **kwargs)
+
+
+@register_model
+def crate_base_patch8_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """The published segmentation demo: CRATE-Base at patch 8 with 6 heads of 128, trained on ImageNet-21K."""
+    size = {**BASE, "num_heads": 6, "img_size": 224, "patch_size": 8}
+    return _create("crate_base_patch8_224", size, pretrained, **kwargs)
+
+
+@register_model
+def crate_alpha_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """CRATE-alpha-B/16."""
+    return _create("crate_alpha_base_patch16_224", {**BASE, **PATCH16_224, **_ALPHA}, pretrained, **kwargs)
+
+
+@register_model
+def crate_alpha_large_patch14_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """CRATE-alpha-L/14."""
+    size = {**LARGE, **_ALPHA, "img_size": 224, "patch_size": 14}
+    return _create("crate_alpha_large_patch14_224", size, pretrained, **kwargs)
+
+
+@register_model
+def crate_alpha_huge_patch14_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
+    """CRATE-alpha-H/14."""
+    size = {**_ALPHA, "embed_dim": 1280, "depth": 32, "num_heads": 16, "img_size": 224, "patch_size": 14}
+    return _create("crate_alpha_huge_patch14_224", size, pretrained, **kwargs)
+
+
+@register_model
+def test_crate(**kwargs: Any) -> CRATE:
+    """A miniature for tests."""
+    return _create("test_crate", MINIATURE, **kwargs)
+
+
+@register_model
+def test_crate_alpha(**kwargs: Any) -> CRATE:
+    """A miniature for tests."""
+    return _create("test_crate_alpha", {**MINIATURE, **_ALPHA}, **kwargs)

@@ -1,0 +1,121 @@
+"""MLP-free ViT: timm's Vision Transformer with each MLP replaced by a ReLU.
+
+Section "Black-Box Transformer Validation" of "Attention-Only White-Box Transformer via LeJEPA-Based Self-Supervised
+Pretraining".
+"""
+
+import re
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F
+from timm.data import IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import checkpoint_filter_fn as timm_filter_fn
+from torch import Tensor, nn
+
+from aotadmm_timm.models.checkpoint import check_fit, unwrap_state_dict
+from aotadmm_timm.models.configs import BASE, MINIATURE, PATCH8_32, PATCH16_224, cifar_cfg, imagenet_cfg
+
+
+class ReLUMlp(nn.Module):
+    """An "MLP" without parameters: ReLU. Takes and ignores the arguments of timm's `Mlp`."""
+
+    def __init__(self, **unused: Any) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+
+def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -> dict[str, Tensor]:
+    """Any checkpoint that timm's ViT loads, without its MLPs.
+
+    Raises: ValueError naming the tensors, with both shapes, that do not fit; only `blocks.*.mlp.*` may be left over.
+    """
+    state = timm_filter_fn(unwrap_state_dict(state_dict), model)
+    state = {key: tensor for key, tensor in state.items() if not re.match(r"blocks\.\d+\.mlp\.", key)}
+    check_fit(state, model)
+    return state
+
+
+def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """x + attn(LN x), then x + ReLU(LN x)."""
+    if kwargs.get("fix_init"):
+        raise ValueError("fix_init rescales the MLPs, which these models do not have")
+    return build_model_with_cfg(
+        VisionTransformer,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
+        **{"mlp_layer": ReLUMlp, **size, **kwargs},
+    )
+
+
+_TINY = {"embed_dim": 192, "depth": 12, "num_heads": 3}
+_SMALL = {"embed_dim": 384, "depth": 12, "num_heads": 6}
+
+_ORIGIN = {
+    "origin_url": "https://github.com/google-research/vision_transformer",
+    "paper_name": "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+    "paper_ids": "arXiv:2010.11929",
+}
+_cfg = partial(cifar_cfg, **_ORIGIN)
+# Pixels in [-1, 1], as the ViT weights these models start from expect them.
+_imagenet = partial(imagenet_cfg, mean=IMAGENET_INCEPTION_MEAN, std=IMAGENET_INCEPTION_STD, **_ORIGIN)
+
+default_cfgs = generate_default_cfgs(
+    {
+        "vit_tiny_mlpfree": _cfg(),
+        "vit_small_mlpfree": _cfg(),
+        "vit_base_mlpfree": _cfg(),
+        "vit_tiny_mlpfree_patch16_224": _imagenet(),
+        "vit_small_mlpfree_patch16_224": _imagenet(),
+        "vit_base_mlpfree_patch16_224": _imagenet(),
+        "test_vit_mlpfree": _cfg(),
+    }
+)
+
+
+@register_model
+def vit_tiny_mlpfree(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """ViT-T-AoT of Table 4: 1.8 M parameters at 32x32."""
+    return _create("vit_tiny_mlpfree", {**_TINY, **PATCH8_32}, pretrained, **kwargs)
+
+
+@register_model
+def vit_small_mlpfree(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """ViT-S-AoT of Table 4: 7.2 M parameters at 32x32."""
+    return _create("vit_small_mlpfree", {**_SMALL, **PATCH8_32}, pretrained, **kwargs)
+
+
+@register_model
+def vit_base_mlpfree(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """The Base size of the same design."""
+    return _create("vit_base_mlpfree", {**BASE, **PATCH8_32}, pretrained, **kwargs)
+
+
+@register_model
+def vit_tiny_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """`vit_tiny_patch16_224` without MLPs."""
+    return _create("vit_tiny_mlpfree_patch16_224", {**_TINY, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def vit_small_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """`vit_small_patch16_224` without MLPs."""
+    return _create("vit_small_mlpfree_patch16_224", {**_SMALL, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def vit_base_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """`vit_base_patch16_224` without MLPs."""
+    return _create("vit_base_mlpfree_patch16_224", {**BASE, **PATCH16_224}, pretrained, **kwargs)
+
+
+@register_model
+def test_vit_mlpfree(**kwargs: Any) -> VisionTransformer:
+    """A miniature for tests."""
+    return _create("test_vit_mlpfree", MINIATURE, **kwargs)
