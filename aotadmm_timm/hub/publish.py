@@ -1,0 +1,234 @@
+"""From a run or checkpoint to a folder that the Hub can serve, and from there to the Hub in one commit."""
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from safetensors.torch import load_file, save_file
+from timm.models._hub import save_config_for_hf
+from torch import Tensor, nn
+
+from .card import Run, model_card, read_run, scrub
+from .loading import encoder_folder, load_model, state_digest
+
+WEIGHTS, CONFIG, CARD, FIGURE = "model.safetensors", "config.json", "README.md", "curves.png"
+
+
+def publish(
+    source: str | Path,
+    repo_id: str,
+    *,
+    model: str | None = None,
+    license: str | None = None,
+    dry_run: str | Path | None = None,
+    private: bool = False,
+    revision: str | None = None,
+    overwrite_card: bool = False,
+    timeout: float = 45.0,
+) -> str:
+    """Push a model with its card to `repo_id`, or write what would be pushed into a folder.
+
+    Args:
+        source: run folder, model folder (config.json and weights), or a checkpoint file.
+        repo_id: ORG/NAME.
+        model: registered model name; needed for a checkpoint file outside a run folder.
+        license: the Hub's id of a licence; by default the one in the run's or the model's configuration.
+        dry_run: folder to write to instead of pushing; it must not exist or be empty. Needs neither network nor token.
+        private: make a new repository private; by default the owner's setting decides.
+        revision: branch to commit to; made if missing.
+        overwrite_card: replace a README.md that is already there.
+        timeout: seconds without any sign of life from the Hub after which the push is given up.
+    Returns: the commit's URL, or the folder of a dry run.
+    Raises: ValueError in one line. Nothing has changed on the Hub then, and pushing again is safe.
+    """
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise ValueError(f"{repo_id!r} is not a Hub id ORG/NAME: {error}") from error
+    if "/" not in repo_id:
+        raise ValueError(f"{repo_id!r} is not a Hub id: expected ORG/NAME")
+    if dry_run is not None and Path(dry_run).exists() and (not Path(dry_run).is_dir() or any(Path(dry_run).iterdir())):
+        raise ValueError(f"--dry-run {dry_run}: already exists and is not an empty folder")
+    with tempfile.TemporaryDirectory(prefix="push-") as scratch:
+        folder = Path(scratch) / "model"
+        prepare(Path(source), folder, repo_id=repo_id, model=model, license=license)
+        if dry_run is not None:
+            Path(dry_run).parent.mkdir(parents=True, exist_ok=True)
+            aside = Path(f"{dry_run}.part")
+            shutil.rmtree(aside, ignore_errors=True)
+            shutil.copytree(folder, aside)
+            os.replace(aside, dry_run)
+            return str(dry_run)
+        request = {
+            "repo_id": repo_id,
+            "folder": str(folder),
+            "files": sorted(file.name for file in folder.iterdir()),
+            "private": private,
+            "revision": revision,
+            "overwrite_card": overwrite_card,
+            "message": f"Push {json.loads((folder / CONFIG).read_text())['architecture']} with aotadmm_timm",
+        }
+        return _upload(request, timeout)
+
+
+def prepare(source: Path, folder: Path, *, repo_id: str, model: str | None = None, license: str | None = None) -> None:
+    """Write model.safetensors, config.json, README.md and, for a run that has one, the loss figure into `folder`.
+
+    The folder is read back before this returns: the same weights, bit for bit, in a model that gives the same outputs.
+    Raises: ValueError naming what is missing or wrong with `source`.
+    """
+    network, run = open_source(source, model)
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(f"{source}: {name} holds values that are not finite; a diverged model is not published")
+    folder.mkdir(parents=True)
+    save_file(state, folder / WEIGHTS, metadata={"format": "pt"})  # the entry that transformers insists on
+    (folder / WEIGHTS).chmod(0o644)  # safetensors writes for its owner only
+    if state_digest(load_file(folder / WEIGHTS)) != state_digest(state):
+        raise ValueError(f"{folder / WEIGHTS}: read back, the weights are not the ones that were written")
+    save_config_for_hf(network, str(folder / CONFIG))
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config.get("model_args", {}).pop("num_classes", None)  # transformers passes it a second time, which fails
+    (folder / CONFIG).write_text(scrub(json.dumps(config, indent=2)) + "\n", encoding="utf-8")
+    if run.figure:
+        _copy_figure(source / run.figure, folder / FIGURE)
+    license = license or run.config.get("license") or config["pretrained_cfg"].get("license")
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    card = model_card(run, repo_id=repo_id, model_config=config, num_parameters=parameters, license=license)
+    (folder / CARD).write_text(card, encoding="utf-8")
+    _check_reload(network, folder)
+
+
+def open_source(source: Path, model: str | None = None) -> tuple[nn.Module, Run]:
+    """The model (eval mode, with its classifier if it has one) and the records behind a run folder, folder or file."""
+    if source.is_dir():
+        network, _ = load_model(f"local-dir:{encoder_folder(source)}")
+        return network, read_run(source)
+    if not source.is_file():
+        raise ValueError(f"{source}: no such run, model folder or checkpoint")
+    run = Run()
+    arguments: dict[str, Any] = {}
+    folder = source.parent.parent if source.parent.name == "checkpoints" else None
+    if folder is not None and (folder / "encoder" / CONFIG).is_file():
+        # The encoder's configuration knows the arguments that the model was built with.
+        config = json.loads((folder / "encoder" / CONFIG).read_text(encoding="utf-8"))
+        model, arguments = model or config["architecture"], config.get("model_args", {})
+    if folder is not None:
+        run = replace(read_run(folder), figure=None)
+        model = model or run.config.get("model")
+    if model is None:
+        raise ValueError(f"{source}: a checkpoint file does not say what model it belongs to; name it with --model")
+    if not timm.is_model(model):
+        raise ValueError(f"--model {model}: not a model registered with timm")
+    state = checkpoint_weights(source)
+    try:
+        network = timm.create_model(
+            model, pretrained=True, pretrained_cfg_overlay={"state_dict": state}, **{"num_classes": 0, **arguments}
+        )
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{source}: does not fit {model}: {str(error).splitlines()[0]}") from error
+    return network.eval(), run
+
+
+def checkpoint_weights(path: Path) -> dict[str, Tensor]:
+    """The backbone's tensors in a .safetensors, .pth or training checkpoint; a pickle that holds code is refused."""
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except Exception as error:
+            raise ValueError(f"{path}: not a readable safetensors file: {error}") from error
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch raises what the unpickler meets: UnpicklingError for code, RuntimeError or EOFError for damage.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path}: refused: not a file of tensors and plain values ({reason})") from error
+    parts = content.get("state", {}).values() if isinstance(content, Mapping) else []
+    for part in parts:  # a training checkpoint: the method's state holds the backbone beside projector and buffers
+        backbone = {k.removeprefix("backbone."): v for k, v in part.items() if str(k).startswith("backbone.")}
+        if backbone:
+            return backbone
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path}: holds a {type(content).__name__}, not a state dict")
+    return dict(content)
+
+
+def _copy_figure(source: Path, target: Path) -> None:
+    # A link could name any file of the author's; and what is not a picture has no business in a model repository.
+    if source.is_symlink() or source.read_bytes()[:8] != b"\x89PNG\r\n\x1a\n":
+        raise ValueError(f"{source}: not a PNG file of its own; remove it or replace it by one")
+    shutil.copyfile(source, target)
+
+
+@torch.no_grad()
+def _check_reload(network: nn.Module, folder: Path) -> None:
+    reloaded, provenance = load_model(f"local-dir:{folder}")
+    size = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["pretrained_cfg"]["input_size"]
+    images = torch.rand(1, *size, generator=torch.Generator().manual_seed(0))
+    parameter = next(network.parameters())
+    expected = network(images.to(parameter.device, parameter.dtype))
+    if provenance.weights_sha256 != state_digest(network.state_dict()) or not torch.equal(reloaded(images), expected):
+        raise ValueError("the published folder, loaded again, does not give the outputs of the model it came from")
+
+
+def _upload(request: Mapping[str, Any], timeout: float) -> str:
+    """Run `upload.py`; it is killed after `timeout` seconds of silence, which no client-side setting guarantees."""
+    environment = {name: value for name, value in os.environ.items() if name != "HF_DEBUG"}  # it would log requests
+    messages: queue.Queue[dict[str, str] | None] = queue.Queue()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("upload.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with process.stdin as stdin:
+                stdin.write(json.dumps(request))
+            threading.Thread(target=_pump, args=(process.stdout, messages), daemon=True).start()
+            step = "connecting"
+            while (message := messages.get(timeout=timeout)) is not None:
+                if "commit" in message:
+                    return message["commit"]
+                if "error" in message:
+                    raise ValueError(scrub(f"push failed: {message['error']}"))
+                if "note" in message:
+                    print(f"note: {message['note']}", file=sys.stderr)
+                step = message.get("step", step)
+        except queue.Empty:
+            host = os.environ.get("HF_ENDPOINT", "the Hub")
+            raise ValueError(
+                f"push failed: {host} was silent for {timeout:g} s while {step}; the branch is unchanged unless the "
+                "commit was already under way, and pushing again is safe"
+            ) from None
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        log.seek(0)
+        tail = log.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise ValueError(scrub(f"push failed: the uploading process ended early: {tail[0]}"))
+
+
+def _pump(lines: Any, messages: "queue.Queue[dict[str, str] | None]") -> None:
+    for line in lines:
+        messages.put(json.loads(line))
+    messages.put(None)
