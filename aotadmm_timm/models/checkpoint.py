@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
+from timm.models import adapt_input_conv
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
@@ -57,12 +58,16 @@ def unwrap_state_dict(state_dict: dict[str, Any]) -> dict[str, Tensor]:
         state_dict = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
 
 
-def check_fit(state: dict[str, Tensor], model: VisionTransformer) -> None:
+def check_fit(state: dict[str, Tensor], model: VisionTransformer, adapted_later: tuple[str, ...] = ()) -> None:
     """Refuse, by name and with both shapes, whatever does not fit `model`.
 
     The classifier alone may differ: its tensors are dropped from `state` if the model has none, may be missing, and
     may have another shape where timm replaces them (`num_classes` of the pretrained cfg differs from the model's).
 
+    Args:
+        state: names and tensors to be loaded.
+        model: with `pretrained_cfg` set.
+        adapted_later: names whose shape timm adapts after this.
     Raises: ValueError.
     """
     own = model.state_dict()
@@ -79,7 +84,10 @@ def check_fit(state: dict[str, Tensor], model: VisionTransformer) -> None:
     problems += [
         f"{key} is {tuple(t.shape)} in the checkpoint, {tuple(own[key].shape)} in the model"
         for key, t in state.items()
-        if key in own and t.shape != own[key].shape and not (replaced and key in classifier)
+        if key in own
+        and t.shape != own[key].shape
+        and not (replaced and key in classifier)
+        and key not in adapted_later
     ]
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
@@ -99,7 +107,8 @@ def _adapt_stem_and_positions(state: dict[str, Tensor], model: VisionTransformer
             state |= {f"patch_embed.{key}": t for key, t in adapt_linear_stem(stem, old, new).items()}
     elif weight is not None and weight.ndim == 4:
         patch = (weight.shape[2], weight.shape[3])
-        if patch != embed.patch_size and not isinstance(embed, LinearPatchEmbed):
+        if isinstance(embed.proj, nn.Conv2d):
+            weight = adapt_input_conv(embed.proj.in_channels, weight, base_chans=weight.shape[1])
             state["patch_embed.proj.weight"] = resample_patch_embed(weight, list(embed.patch_size))
     if pos_embed is not None and pos_embed.ndim == 3 and model.pos_embed is not None:
         prefix = 0 if model.no_embed_class else model.num_prefix_tokens

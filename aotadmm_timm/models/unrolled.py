@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from timm.layers import LayerNorm
-from timm.layers.trace_utils import _assert
 from timm.models import build_model_with_cfg
 from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
@@ -73,9 +72,8 @@ class UnrolledTransformer(VisionTransformer):
         super().__init__(embed_layer=embed_layer, norm_layer=norm_layer, **kwargs)
         # nn.Sequential carries one tensor only.
         self.blocks = nn.ModuleList(self.blocks)  # type: ignore[assignment]
-        if isinstance(self.patch_embed, LinearPatchEmbed):
-            # timm cannot adapt a linear stem to other channel counts; our checkpoint filter does.
-            self._traits = {"first_conv": None}
+        # timm cannot adapt a linear stem to other channel counts; the checkpoint filter adapts every stem.
+        self._traits = {"first_conv": None}
 
     def init(self, tokens: Tensor) -> tuple[Tensor]:
         """States before the first layer, from tokens (B, N, d)."""
@@ -89,9 +87,12 @@ class UnrolledTransformer(VisionTransformer):
         """Images (B, C, H, W) -> tokens with prefix and positions (B, N, d)."""
         return self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
 
-    def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """Images (B, C, H, W) -> normalised readout of the last layer (B, N, d). Masks are not supported."""
-        _assert(attn_mask is None and not is_causal, "unrolled models take no attention mask")
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Images (B, C, H, W) -> logits (B, num_classes), or pooled features (B, d) if there is no classifier."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Images (B, C, H, W) -> normalised readout of the last layer (B, N, d)."""
         states = self.init(self.embed(x))
         for block in self.blocks:
             if self.grad_checkpointing and not torch.jit.is_scripting():
@@ -113,9 +114,14 @@ class UnrolledTransformer(VisionTransformer):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Any:
-        """Readouts of chosen layers; arguments and result as in timm's VisionTransformer."""
-        _assert(output_fmt in ("NCHW", "NLC"), "Output format must be one of NCHW or NLC.")
-        _assert(attn_mask is None and not is_causal, "unrolled models take no attention mask")
+        """Readouts of chosen layers; arguments and result as in timm's VisionTransformer, without masks.
+
+        Raises: ValueError for an attention mask or another output format than NCHW and NLC.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt must be 'NCHW' or 'NLC', got {output_fmt!r}")
+        if attn_mask is not None or is_causal:
+            raise ValueError("unrolled models take no attention mask")
         take, last = feature_take_indices(len(self.blocks), indices)
         tokens: list[Tensor] = []
         states = self.init(self.embed(x))

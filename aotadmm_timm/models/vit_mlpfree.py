@@ -36,7 +36,7 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -
     """
     state = timm_filter_fn(unwrap_state_dict(state_dict), model)
     state = {key: tensor for key, tensor in state.items() if not re.match(r"blocks\.\d+\.mlp\.", key)}
-    check_fit(state, model)
+    check_fit(state, model, adapted_later=("patch_embed.proj.weight",))
     return state
 
 
