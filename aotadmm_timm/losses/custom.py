@@ -2,6 +2,8 @@
 
 import difflib
 import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,18 +15,21 @@ Regularizer = Callable[[Tensor, int], Tensor]
 def load_regularizer(spec: str) -> Regularizer:
     """What "MODULE:FUNCTION" names: called as f(z, step) with z (V, N, D) or (N, D), it returns a scalar.
 
-    A class is instantiated without arguments, so an nn.Module with state works too. MODULE must be importable. The
-    function sees the rows of its process only; `aotadmm_timm.distributed` has what it takes to look further.
+    A class is instantiated without arguments: an nn.Module with state works too. MODULE may lie in the working folder.
+    The function sees the rows of its process only; `aotadmm_timm.distributed` has what it takes to look further.
 
     Raises: ValueError that says which part is missing.
     """
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
         raise ValueError(f"a regularizer is named MODULE:FUNCTION, got {spec!r}")
+    sys.path.insert(0, os.getcwd())  # a script has its own folder there, not the user's
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(f"regularizer {spec!r}: cannot import module {module_name!r} ({error})") from error
+    finally:
+        sys.path.remove(os.getcwd())
     found: Any = getattr(module, name, None)
     if not callable(found):
         near = difflib.get_close_matches(name, [key for key, value in vars(module).items() if callable(value)], n=1)

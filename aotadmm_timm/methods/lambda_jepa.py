@@ -1,6 +1,7 @@
 """lambda-JEPA: views of an image agree, view centres spread, in the projector and in the backbone."""
 
 import copy
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self, get_args
@@ -12,9 +13,12 @@ from aotadmm_timm.losses import SACReg, invariance, pairwise_invariance
 from aotadmm_timm.losses.precision import at_least_float32
 
 from .base import Method, Terms
+from .calibration import LAMBDA_JEPA_SHARES, gradient_norms, weights_by_share
 from .projector import Projector
 from .tap import Tap, TapName
 from .views import Views, backbone_features, feature_width
+
+logger = logging.getLogger(__name__)
 
 Target = Literal["pairwise", "ema"]
 TERMS = ("inv", "projector_sacreg", "backbone_sacreg")
@@ -36,12 +40,15 @@ class LambdaJEPA(Method):
         projector_slice_dim, backbone_slice_dim: by default half the embedding, a third of the backbone's features.
         projector_buffer, backbone_buffer: past batches kept. Batch (1 + buffer) should be 4 slice widths.
         tap: which features of the backbone are regularized, see `Tap`.
+        calibrate: replace the weights by gradient share (`calibration`) on the first batch that finds the buffers full:
+            buffered centres carry no gradient, so until then SACReg's is (1 + buffer) times as large.
         seed: of the random slices.
     Differs from the paper: the default tap (its ViTs end in a LayerNorm, there "features" is the paper's), and three
     linear layers in the projector, as in the authors' code; the text speaks of two.
     """
 
     weight: Tensor
+    calibrated: Tensor
 
     def __init__(
         self,
@@ -57,6 +64,7 @@ class LambdaJEPA(Method):
         projector_buffer: int = 3,
         backbone_buffer: int = 3,
         tap: TapName = "norm",
+        calibrate: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -78,6 +86,9 @@ class LambdaJEPA(Method):
             self.target_network = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
         self.register_buffer("weight", torch.zeros(len(TERMS), dtype=torch.float32))
         self.set_weights(dict(zip(TERMS, (inv_weight, projector_sacreg, backbone_sacreg), strict=True)))
+        self.calibrate = calibrate
+        self.calibration_step = max(projector_buffer, backbone_buffer)
+        self.register_buffer("calibrated", torch.tensor(False))
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Replace the weights, for instance by calibrated ones.
@@ -92,10 +103,14 @@ class LambdaJEPA(Method):
         return dict(zip(TERMS, self.weight, strict=True))
 
     def convention(self) -> dict[str, str | float]:
+        known = not self.calibrate or bool(self.calibrated)
         return {
             "method": "lambda-JEPA",
             "target": self.target,
-            **{name: float(f"{value:.6g}") for name, value in zip(TERMS, self.weight.tolist(), strict=True)},
+            **{
+                name: float(f"{value:.6g}") if known else "to be calibrated"
+                for name, value in zip(TERMS, self.weight.tolist(), strict=True)
+            },
             "projector": "-".join(map(str, self.projector_dims)),
             "slice widths": f"{self.projector_sacreg.slice_dim}, {self.backbone_sacreg.slice_dim}",
             "buffered batches": f"{self.projector_sacreg.buffer_batches}, {self.backbone_sacreg.buffer_batches}",
@@ -107,6 +122,13 @@ class LambdaJEPA(Method):
         if self.target == "ema":
             self.target_network.eval()  # no drop path in a target
         return self
+
+    def forward(self, views: Views, step: int) -> Terms:
+        if self.calibrate and self.training and step == self.calibration_step and not self.calibrated:
+            self.set_weights(weights_by_share(gradient_norms(self, views, step), LAMBDA_JEPA_SHARES))
+            self.calibrated.fill_(True)
+            logger.info("calibrated weights: %s", {name: round(float(w), 4) for name, w in self.weights().items()})
+        return super().forward(views, step)
 
     def terms(self, views: Views, step: int) -> tuple[Terms, Terms]:
         h = backbone_features(self.backbone, views)

@@ -1,0 +1,43 @@
+"""A user's regularizer by name."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from aotadmm_timm.losses.custom import load_regularizer
+
+SOURCE = """
+from torch import nn
+
+def spread(z, step):
+    return step - z.var()
+
+class Stateful(nn.Module):
+    def forward(self, z, step):
+        return z.mean()
+"""
+
+
+def test_function_and_class_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_terms.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    z = torch.arange(6.0).view(1, 3, 2)
+    assert float(load_regularizer("my_terms:spread")(z, 4)) == pytest.approx(0.5)
+    assert float(load_regularizer("my_terms:Stateful")(z, 0)) == pytest.approx(2.5)
+    with pytest.raises(ValueError, match=r"no function 'spred', did you mean 'spread'\?"):
+        load_regularizer("my_terms:spred")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("torch", "is named MODULE:FUNCTION, got 'torch'"),
+        (":f", "is named MODULE:FUNCTION"),
+        ("no_such_module_here:f", "cannot import module 'no_such_module_here'"),
+        ("math:pi", "module 'math' has no function 'pi'"),
+    ],
+)
+def test_what_is_missing_is_named(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_regularizer(spec)

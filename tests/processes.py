@@ -1,0 +1,53 @@
+"""Run a function in N real processes that form a gloo group."""
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from aotadmm_timm import distributed
+
+# The server imports torch once; the processes are forked from it, not from the test session and its threads.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["processes", "timm", "aotadmm_timm.methods"])
+
+
+def _entry(function: Callable[..., Any], rank: int, world: int, port: int, args: tuple[Any, ...], out: Path) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    try:
+        distributed.init_distributed("cpu")
+        result = {"value": function(*args)}
+        dist.destroy_process_group()
+    except Exception:
+        result = {"error": traceback.format_exc()}
+    torch.save(result, out)
+
+
+def run_processes(function: Callable[..., Any], world: int, *args: Any, folder: Path, timeout: float = 60) -> list[Any]:
+    """What `function(*args)` returns in each of `world` processes, in rank order. It lives in an importable module."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    outputs = [folder / f"rank{rank}.pt" for rank in range(world)]
+    processes = [
+        _CONTEXT.Process(target=_entry, args=(function, rank, world, port, args, outputs[rank]))
+        for rank in range(world)
+    ]  # fmt: skip
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout)
+    for process in processes:
+        process.kill()
+    results = [torch.load(path, weights_only=False) if path.exists() else {"error": "killed"} for path in outputs]
+    errors = [f"rank {rank}: {result['error']}" for rank, result in enumerate(results) if "error" in result]
+    assert not errors, "\n".join(errors)
+    return [result["value"] for result in results]
