@@ -79,15 +79,19 @@ def check_fit(state: dict[str, Tensor], model: VisionTransformer, adapted_later:
         for key in dropped:
             del state[key]
 
-    problems = [f"{key} is missing" for key in own if key not in state and not (replaced and key in classifier)]
-    problems += [f"{key} {tuple(t.shape)} has no place in the model" for key, t in state.items() if key not in own]
-    problems += [
+    def excused(key: str) -> bool:
+        return (replaced and key in classifier) or key in adapted_later
+
+    problems = [
         f"{key} is {tuple(t.shape)} in the checkpoint, {tuple(own[key].shape)} in the model"
         for key, t in state.items()
-        if key in own
-        and t.shape != own[key].shape
-        and not (replaced and key in classifier)
-        and key not in adapted_later
+        if key in own and t.shape != own[key].shape and not excused(key)
+    ]
+    problems += [f"{key} {tuple(t.shape)} has no place in the model" for key, t in state.items() if key not in own]
+    problems += [
+        f"{key} {tuple(t.shape)} is missing from the checkpoint"
+        for key, t in own.items()
+        if key not in state and not excused(key)
     ]
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""

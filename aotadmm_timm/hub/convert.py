@@ -1,0 +1,123 @@
+"""Published CRATE and CRATE-alpha checkpoints as timm model folders."""
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.models import save_for_hf
+from torch import Tensor
+
+from aotadmm_timm.models.checkpoint import check_fit, unwrap_state_dict
+from aotadmm_timm.models.official import translate
+from aotadmm_timm.models.unrolled import UnrolledTransformer
+
+
+class Layout(NamedTuple):
+    """What tells published checkpoints apart: stem ("linear" or "conv"), patch pixels, width, depth, two-layer head."""
+
+    stem: str
+    patch: int
+    width: int
+    depth: int
+    demo_head: bool
+
+
+# The number of heads is in no state dict; these are the ones of the published code.
+KNOWN_HEADS = {
+    Layout("linear", 16, 384, 12, False): 6,  # CRATE-Tiny
+    Layout("linear", 16, 576, 12, False): 12,  # CRATE-Small
+    Layout("linear", 16, 768, 12, False): 12,  # CRATE-Base
+    Layout("linear", 16, 1024, 24, False): 16,  # CRATE-Large
+    Layout("linear", 8, 768, 12, True): 6,  # segmentation demo, crate-demo.pth
+    Layout("conv", 16, 768, 12, False): 12,  # CRATE-alpha-B/16
+    Layout("conv", 14, 1024, 24, False): 16,  # CRATE-alpha-L/14, CLIPA-L/14
+    Layout("conv", 14, 1280, 32, False): 16,  # CRATE-alpha CLIPA-H/14
+}
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """The bare state dict of a .safetensors or PyTorch file; pickles that hold more than plain data are refused.
+
+    Raises: ValueError naming the file if it cannot be read or holds no tensors; FileNotFoundError.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        content: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path}: not a checkpoint of tensors and plain data ({str(error).splitlines()[0]})"
+        ) from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds a {type(content).__name__}, not a state dict")
+    state = {key: value for key, value in unwrap_state_dict(content).items() if isinstance(value, Tensor)}
+    if not state:
+        raise ValueError(f"{path}: holds no tensors")
+    return state
+
+
+def layout_of(state: dict[str, Tensor]) -> Layout:
+    """Layout of a bare published state dict. Raises ValueError if it is no CRATE or CRATE-alpha."""
+    native = translate(state)
+    if native is state or "patch_embed.proj.weight" not in native:
+        raise ValueError(f"neither a CRATE nor a CRATE-alpha checkpoint: its first names are {list(state)[:3]}")
+    stem = native["patch_embed.proj.weight"]
+    depth = 1 + max(int(key.split(".")[1]) for key in native if key.startswith("blocks."))
+    if stem.ndim == 4:
+        return Layout("conv", stem.shape[-1], stem.shape[0], depth, False)
+    demo_head = "head.weight" in state and "mlp_head.1.weight" in state
+    return Layout("linear", round((stem.shape[1] / 3) ** 0.5), stem.shape[0], depth, demo_head)
+
+
+def convert(source: str | Path, out: str | Path, *, model: str, num_heads: int | None = None) -> Path:
+    """Convert a published checkpoint into a folder that `timm.create_model("local-dir:OUT", pretrained=True)` loads.
+
+    Args:
+        source: official .pth or .safetensors file, as published.
+        out: folder to write `model.safetensors` and `config.json` to; must not exist or be empty.
+        model: registered name of the architecture, of the checkpoint's own patch and image size.
+        num_heads: needed unless the layout is a published one; recorded in config.json.
+    Returns: the folder.
+    Raises: ValueError if the head count is unknown, the tensors do not fit (both shapes are named), the model is not
+        registered or the folder is not empty; FileNotFoundError.
+    """
+    source, out = Path(source), Path(out)
+    if not timm.is_model(model):
+        raise ValueError(f"no registered model is called {model!r}")
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ValueError(f"{out} exists and is not an empty folder")
+    state = read_state_dict(source)
+    try:
+        layout = layout_of(state)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    heads = num_heads or KNOWN_HEADS.get(layout)
+    if heads is None:
+        raise ValueError(
+            f"{source}: no published layout ({layout.width} wide, {layout.depth} deep, patch {layout.patch}, "
+            f"{layout.stem} stem), and no state dict holds the number of heads: give --num-heads"
+        )
+
+    native = translate(state)
+    classes = native["head.weight"].shape[0] if "head.weight" in native else 0
+    overlay = {"num_classes": classes}
+    network = timm.create_model(model, num_classes=classes, num_heads=heads, pretrained_cfg_overlay=overlay)
+    if not isinstance(network, UnrolledTransformer):
+        raise ValueError(f"{model} is no unrolled transformer, {source} is")
+    try:
+        check_fit(native, network)  # nothing is resampled here: another patch or image size is another model
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    network.load_state_dict(native)
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        folder = Path(scratch) / "model"
+        save_for_hf(network, str(folder), safe_serialization=True)
+        folder.rename(out)
+    return out
