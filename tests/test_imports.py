@@ -1,0 +1,67 @@
+"""Imports inside the package point one way, so that any part can be read without the parts above it."""
+
+import ast
+from pathlib import Path
+
+import aotadmm_timm
+
+PACKAGE = Path(aotadmm_timm.__file__).parent
+
+# Each part may import itself and what is listed; everything may use `distributed`.
+ALLOWED = {
+    "distributed": set(),
+    "layers": set(),
+    "losses": {"theory"},
+    "theory": set(),
+    "models": {"layers"},
+    "contract": {"models", "layers"},
+    "data": {"models"},
+    "methods": {"losses", "models", "theory"},
+    "evaluation": {"models", "layers", "data", "theory", "losses"},
+    "hub": {"models", "layers", "data", "evaluation"},
+    "engine": {"models", "losses", "methods", "data", "evaluation", "theory", "hub"},
+}
+
+
+def part_of(module: str) -> str | None:
+    names = module.split(".")
+    return names[1] if names[0] == "aotadmm_timm" and len(names) > 1 else None
+
+
+def imported_parts(path: Path) -> set[str]:
+    parts = set()
+    package = ["aotadmm_timm", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            prefix = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{prefix}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        parts |= {part for name in names if (part := part_of(name)) in ALLOWED}
+    return parts
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in PACKAGE.rglob("*.py"):
+        relative = path.relative_to(PACKAGE)
+        part = relative.parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        extra = imported_parts(path) - ALLOWED[part] - {part, "distributed"}
+        wrong += [f"{relative} imports {other}" for other in sorted(extra)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_imports_a_script():
+    for folder in ("train", "hub"):
+        scripts = {p.stem for p in (PACKAGE.parent / folder).glob("*.py")}
+        for path in PACKAGE.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                    assert node.module.split(".")[0] not in ("train", "hub"), path
+                if isinstance(node, ast.Import):
+                    assert not {a.name for a in node.names} & scripts, path
