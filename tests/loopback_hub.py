@@ -1,7 +1,7 @@
 """A Hugging Face Hub on 127.0.0.1: model repositories over real HTTP, and switches that make it misbehave.
 
-Speaks what huggingface_hub uses to push and fetch a model: repository and branch creation, pre-upload, Git LFS (basic and
-multipart), commits with a parent, file resolution with a redirect of large files to a "CDN" that refuses to see a token.
+Speaks what huggingface_hub uses to push and fetch a model: repository and branch creation, pre-upload, Git LFS (basic
+and multipart), commits with a parent, file resolution with a redirect of large files to a "CDN" that gets no token.
 
     with LoopbackHub() as hub:
         subprocess.run([...], env={**os.environ, **hub.environment(tmp_path / "cache")})
@@ -303,10 +303,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
         def answer(self) -> None:
             path = urlsplit(self.path).path
             method = "GET" if self.command == "HEAD" else self.command
-            for wanted, pattern, function in ROUTES:
-                if wanted == method and (match := pattern.fullmatch(path)):
-                    break
-            else:
+            matches = ((f, pattern.fullmatch(path)) for wanted, pattern, f in ROUTES if wanted == method)
+            function, match = next(((f, found) for f, found in matches if found), (None, None))
+            if function is None or match is None:
                 return self.reply(404, {"error": f"no route {method} {path}"}, {})
             name = function.__name__
             hub.requests.append(f"{self.command} {name}")

@@ -1,4 +1,4 @@
-"""A timm model with its weights, by registered name, folder or Hub id. What strangers wrote is checked before it is used."""
+"""A timm model with its weights, by registered name, folder or Hub id; what strangers wrote is checked before use."""
 
 import difflib
 import hashlib
@@ -64,7 +64,9 @@ def load_model(name: str, *, random_init: bool = False, **kwargs: Any) -> tuple[
         elif not timm.is_model(name.partition(".")[0]):
             close = difflib.get_close_matches(name, timm.list_models(), n=1)
             raise ValueError(f"unknown model {name!r}" + (f"; did you mean {close[0]}?" if close else ""))
-        model = timm.create_model(name, pretrained=not random_init, **kwargs).eval()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # weights that are not loaded are the same in every process
+            model = timm.create_model(name, pretrained=not random_init, **kwargs).eval()
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, EntryNotFoundError) as error:
         raise ValueError(f"{name}: {_first_line(error)}") from error
     except pickle.UnpicklingError as error:
@@ -73,9 +75,10 @@ def load_model(name: str, *, random_init: bool = False, **kwargs: Any) -> tuple[
         if "No pretrained weights exist" in str(error) or "Invalid pretrained tag" in str(error):
             raise ValueError(f"{name}: there are no weights of that name; --random-init runs it untrained") from error
         raise ValueError(f"{name}: {_first_line(error)}") from error
-    architecture = model.pretrained_cfg.get("architecture", name)
-    if source is None and not random_init and model.pretrained_cfg.get("tag"):
-        name = f"{architecture}.{model.pretrained_cfg['tag']}"
+    cfg: Any = model.pretrained_cfg
+    architecture = cfg.get("architecture", name)
+    if source is None and not random_init and cfg.get("tag"):
+        name = f"{architecture}.{cfg['tag']}"
     return model, Provenance(name, architecture, revision, state_digest(model.state_dict()))
 
 
@@ -98,7 +101,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_config(config: Any, where: str) -> None:
-    """Refuse a configuration that names a foreign architecture, absurd sizes, or files other than the weights beside it.
+    """Refuse a configuration with a foreign architecture, absurd sizes, or files other than the weights beside it.
 
     Raises: ValueError naming `where` and the offending entry.
     """

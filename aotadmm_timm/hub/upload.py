@@ -92,7 +92,8 @@ def _commit(api: HfApi, request: dict[str, Any], head: ModelInfo) -> str:
     _say(step="checking")
     weights = "model.safetensors"
     (stored,) = api.get_paths_info(repo, weights, revision=commit.oid)
-    if stored.lfs is None or stored.lfs.sha256 != hashlib.sha256((folder / weights).read_bytes()).hexdigest():
+    lfs = getattr(stored, "lfs", None)
+    if lfs is None or lfs.sha256 != hashlib.sha256((folder / weights).read_bytes()).hexdigest():
         raise ValueError(f"the Hub reports another SHA-256 for {weights} than the one that was sent")
     return str(commit.commit_url)
 
