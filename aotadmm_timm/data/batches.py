@@ -18,18 +18,18 @@ from torch.utils.data import DataLoader, Dataset
 from .datasets import LabelledImages
 from .decode import UnreadableImage
 from .draws import permutation
-from .loading import read_all
+from .loading import readable
 from .views import MultiCrop
 
 logger = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
-    """What one step sees: `views` as MultiCrop gives them, `labels` (B,) int64, `index` (B,) rows of the data set."""
+    """What one step sees: `views` as MultiCrop gives them, `labels` (B,) int64, `indices` (B,) into the data set."""
 
     step: int
     epoch: int
-    index: np.ndarray
+    indices: np.ndarray
     labels: Tensor
     views: list[Tensor]
 
@@ -75,26 +75,22 @@ def to_memory(images: LabelledImages) -> tuple[Tensor, LabelledImages]:
     """
     height, width = images.image_size
     pixels = np.empty((len(images), 3, height, width), np.uint8)
-    kept = []
-    for index, picture in read_all(images):
-        if isinstance(picture, Exception):
-            logger.warning("left out, unreadable: %s", picture)
-            continue
+    kept: list[int] = []
+    for index, picture in readable(images):
         if picture.size != (width, height):
             raise ValueError(f"{images.id_of(index)}: {picture.size[1]}x{picture.size[0]}, others {height}x{width}")
         pixels[len(kept)] = np.asarray(picture).transpose(2, 0, 1)
         kept.append(index)
-    if len(kept) < len(images):
-        logger.warning("%s: %d of %d images are unreadable", images.name, len(images) - len(kept), len(images))
-        images = images.subset(kept)
-    return torch.from_numpy(pixels[: len(kept)]), images
+    return torch.from_numpy(pixels[: len(kept)]), images if len(kept) == len(images) else images.subset(kept)
 
 
 class MemoryBatches:
-    """Views cut on the device from images that lie in memory."""
+    """Views cut on the device from images that lie in memory: `pixels` (N, 3, H, W) are those of `images`."""
 
-    def __init__(self, pixels: Tensor, labels: np.ndarray, crop: MultiCrop, order: Order, device: torch.device) -> None:
-        self.pixels, self.labels = pixels.to(device), torch.from_numpy(labels)
+    def __init__(
+        self, pixels: Tensor, images: LabelledImages, crop: MultiCrop, order: Order, device: torch.device
+    ) -> None:
+        self.pixels, self.images, self.labels = pixels.to(device), images, torch.from_numpy(images.labels)
         self.crop, self.order, self.device = crop, order, device
 
     def __call__(self, start: int, stop: int) -> Iterator[Batch]:
@@ -175,6 +171,6 @@ def make_batches(
             logger.info("not kept in memory: %s", err)
         else:
             order = Order(len(images), batch_size, seed, rank, world)
-            return MemoryBatches(pixels, images.labels, crop, order, device)
+            return MemoryBatches(pixels, images, crop, order, device)
     order = Order(len(images), batch_size, seed, rank, world)
     return LoaderBatches(images, crop, order, device, num_workers)

@@ -74,47 +74,59 @@ def _resize_matrix(start: Tensor, length: Tensor, in_size: int, out_size: int, f
 
 
 def crop_resize(images: Tensor, boxes: Tensor, flips: Tensor, out_size: int) -> Tensor:
-    """Crops of a batch, resized with an antialiased bilinear filter.
+    """V crops of each image of a batch, resized with an antialiased bilinear filter.
 
     Args:
         images: (n, C, H, W) uint8 or float.
-        boxes: (n, 4) integers (top, left, height, width); flips: (n,) bool.
-    Returns: float32 (n, C, out_size, out_size), in the units of `images`.
+        boxes: (n, V, 4) integers (top, left, height, width); flips: (n, V) bool.
+    Returns: float32 (V, n, C, out_size, out_size) in the units of `images`; not contiguous.
     """
-    boxes = boxes.float()
-    rows = _resize_matrix(boxes[:, 0], boxes[:, 2], images.shape[2], out_size, None)
-    columns = _resize_matrix(boxes[:, 1], boxes[:, 3], images.shape[3], out_size, flips)
-    n, c, h, w = images.shape
-    wide = torch.bmm(images.float().reshape(n, c * h, w), columns.transpose(1, 2)).reshape(n, c, h, out_size)
-    return torch.matmul(rows[:, None], wide)
+    n, channels, height, width = images.shape
+    views = boxes.shape[1]
+    boxes = boxes.flatten(0, 1).float()
+    rows = _resize_matrix(boxes[:, 0], boxes[:, 2], height, out_size, None)
+    columns = _resize_matrix(boxes[:, 1], boxes[:, 3], width, out_size, flips.flatten())
+    # Rows of all views in one product, then columns; with channels between rows and columns neither needs a copy.
+    tall = images.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format).reshape(n, height, -1)
+    flat = torch.bmm(rows.reshape(n, views * out_size, height), tall)
+    out = torch.bmm(flat.reshape(n * views, out_size * channels, width), columns.transpose(1, 2))
+    return out.reshape(n, views, out_size, channels, out_size).permute(1, 0, 3, 2, 4)
 
 
 def crop_rotate(images: Tensor, boxes: Tensor, flips: Tensor, angles: Tensor, out_size: int) -> Tensor:
-    """As `crop_resize`, with the box turned by `angles` (n,) radians about its centre.
+    """As `crop_resize`, with each box turned by `angles` (n, V) radians about its centre.
 
     Plain bilinear sampling, the border repeated; meant for images that are not shrunk.
     """
+    n, channels, height, width = images.shape
     boxes = boxes.float()
-    n, _, height, width = images.shape
-    half = boxes[:, 2:] / 2
-    centre = boxes[:, :2] + half
+    half = boxes[..., 2:] / 2
+    centre = boxes[..., :2] + half
     cos, sin = angles.cos(), angles.sin()
     sign = 1 - 2 * flips.float()
-    theta = torch.zeros(n, 2, 3, device=images.device)
-    theta[:, 0, 0] = cos * half[:, 1] * sign * 2 / width
-    theta[:, 0, 1] = -sin * half[:, 0] * 2 / width
-    theta[:, 0, 2] = centre[:, 1] * 2 / width - 1
-    theta[:, 1, 0] = sin * half[:, 1] * sign * 2 / height
-    theta[:, 1, 1] = cos * half[:, 0] * 2 / height
-    theta[:, 1, 2] = centre[:, 0] * 2 / height - 1
-    grid = F.affine_grid(theta, [n, 1, out_size, out_size], align_corners=False)
-    return F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    theta = torch.stack(
+        [
+            cos * half[..., 1] * sign * 2 / width,
+            -sin * half[..., 0] * 2 / width,
+            centre[..., 1] * 2 / width - 1,
+            sin * half[..., 1] * sign * 2 / height,
+            cos * half[..., 0] * 2 / height,
+            centre[..., 0] * 2 / height - 1,
+        ],
+        -1,
+    ).reshape(n, -1, 2, 3)
+    views = []
+    for v in range(boxes.shape[1]):  # one by one: grid_sample would want a copy of the images for each view
+        grid = F.affine_grid(theta[:, v], [n, channels, out_size, out_size], align_corners=False)
+        views.append(F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False))
+    return torch.stack(views)
 
 
 def crop_picture(image: Image.Image, box: np.ndarray, flip: bool, out_size: int) -> np.ndarray:
     """The same crop of one picture of any size, by Pillow: uint8 (C, out_size, out_size)."""
     top, left, height, width = (int(x) for x in box)
-    view = image.resize((out_size, out_size), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height))
+    # crop first: `resize(box=...)` would let the filter see pixels outside the box
+    view = image.crop((left, top, left + width, top + height)).resize((out_size, out_size), Image.Resampling.BILINEAR)
     if flip:
         view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return np.asarray(view).transpose(2, 0, 1)

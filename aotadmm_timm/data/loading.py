@@ -1,6 +1,8 @@
 """Images as a model wants to see them: its own size, interpolation, mean and std."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from timm.data import create_transform, resolve_data_config
 from torch.utils.data import DataLoader, Dataset
 
 from .datasets import LabelledImages
-from .decode import read_image, to_rgb
+from .decode import UnreadableImage, read_image, to_rgb
+
+logger = logging.getLogger(__name__)
 
 Pictures = LabelledImages | Sequence[Image.Image | str | Path]
 
@@ -24,6 +28,10 @@ def preprocessing(
     The size is the model's present one (after `set_input_size` or `img_size=`), not its pretrained configuration's.
     """
     config = resolve_data_config(model=model)
+    channels = int(getattr(model, "in_chans", 0) or config["input_size"][0])
+    if len(config["mean"]) != channels:  # a configuration for RGB, a model for another number of channels
+        config["mean"], config["std"] = (((sum(v) / len(v)),) * channels for v in (config["mean"], config["std"]))
+    config["input_size"] = (channels, *config["input_size"][1:])
     size = img_size or getattr(getattr(model, "patch_embed", None), "img_size", None)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
@@ -76,17 +84,30 @@ def eval_loader(
     return DataLoader(dataset, batch_size=batch_size, shuffle=False, num_workers=num_workers)
 
 
-def read_all(images: LabelledImages, *, threads: int = 2) -> Iterator[tuple[int, Image.Image | Exception]]:
-    """Every image in order, decoded by a few threads: (index, picture or the UnreadableImage)."""
-    from concurrent.futures import ThreadPoolExecutor
+def readable(images: LabelledImages, *, threads: int = 2) -> Iterator[tuple[int, Image.Image]]:
+    """(index, picture) of every image that decodes, in order; the others are named in the log, and counted."""
 
-    from .decode import UnreadableImage
-
-    def read(index: int) -> Image.Image | Exception:
+    def read(index: int) -> Image.Image | UnreadableImage:
         try:
             return images[index][0]
         except UnreadableImage as err:
             return err
 
+    failed = 0
     with ThreadPoolExecutor(threads) as pool:
-        yield from enumerate(pool.map(read, range(len(images)), chunksize=64))
+        for start in range(0, len(images), 1024):  # not all at once: pictures would pile up before they are used
+            chunk = range(start, min(start + 1024, len(images)))
+            for index, picture in zip(chunk, pool.map(read, chunk), strict=True):
+                if isinstance(picture, UnreadableImage):
+                    failed += 1
+                    logger.warning("left out, unreadable: %s", picture)
+                else:
+                    yield index, picture
+    if failed:
+        logger.warning("%s: %d of %d images are unreadable", images.name, failed, len(images))
+
+
+def only_readable(images: LabelledImages) -> LabelledImages:
+    """`images` without those that do not decode, each named in the log."""
+    kept = [index for index, _ in readable(images)]
+    return images if len(kept) == len(images) else images.subset(kept)

@@ -2,7 +2,11 @@
 
 The operations, ranges and probabilities of torchvision's ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize,
 as the DINO family combines them. Each sample has its own factors; the order of the four jitter operations is drawn for
-a view instead of for an image, so that a batch is a handful of tensor operations.
+a view and an epoch instead of for an image, so that a batch is a handful of tensor operations.
+
+Everything works in place on *planes*, float (3, n, P): channels first, so that red, green and blue of a batch are three
+contiguous matrices, and P = H W pixels. What is cheap is done to all samples, with neutral factors where a sample is
+not to change; blur and the like only touch the samples they are for.
 """
 
 from dataclasses import dataclass
@@ -39,91 +43,87 @@ class Photometric:
         )
 
 
-def grey(x: Tensor) -> Tensor:
-    """(n, 3, H, W) -> (n, 1, H, W) luma."""
-    return x[:, :1] * _LUMA[0] + x[:, 1:2] * _LUMA[1] + x[:, 2:] * _LUMA[2]
-
-
-def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Hue moved by `shift` (n,) turns, in HSV as torchvision does; x (n, 3, H, W) in [0, 1]."""
-    high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
-    chroma = high - low
-    safe = chroma.clamp(min=1e-8)
-    r, g, b = x[:, :1], x[:, 1:2], x[:, 2:]
-    hue = torch.where(high == r, (g - b) / safe, torch.where(high == g, 2 + (b - r) / safe, 4 + (r - g) / safe))
-    hue = hue + 6 * shift[:, None, None, None]
-    # HSV to RGB in one expression: channel n is high - chroma * clip(min(k, 4 - k), 0, 1), k = (n + hue) mod 6
-    offset = torch.tensor([5.0, 3.0, 1.0], device=x.device).view(1, 3, 1, 1)
-    k = torch.remainder(offset + hue, 6)
-    return high - chroma * torch.minimum(k, 4 - k).clamp_(0, 1)
-
-
-def blur(x: Tensor, sigma: Tensor) -> Tensor:
-    """Gaussian blur with width `sigma` (n,) pixels, truncated at the border and renormalised there."""
-    height, width = x.shape[-2:]
-
-    def matrix(size: int) -> Tensor:
-        at = torch.arange(size, device=x.device, dtype=x.dtype)
-        weight = torch.exp(-0.5 * ((at[:, None] - at[None, :]) / sigma[:, None, None]) ** 2)
-        return weight / weight.sum(-1, keepdim=True)
-
-    return torch.matmul(torch.matmul(matrix(height)[:, None], x), matrix(width).transpose(1, 2)[:, None])
-
-
-def augment(x: Tensor, u: np.ndarray, order: np.ndarray, spec: Photometric) -> Tensor:
-    """Augment one view of a batch.
+def augment(x: Tensor, size: tuple[int, int], u: np.ndarray, order: np.ndarray, spec: Photometric) -> None:
+    """Augment one view of a batch in place.
 
     Args:
-        x: (n, 3, H, W) float in [0, 1].
+        x: planes (3, n, H W) in [0, 1]; with another number of channels nothing is done.
+        size: (H, W).
         u: (n, DRAWS) uniform numbers.
         order: permutation of 0 .. 3, the order of brightness, contrast, saturation, hue.
-    Returns: (n, 3, H, W) in [0, 1].
     """
-    if spec.idle or x.shape[1] != 3:
-        return x
+    if spec.idle or len(x) != 3:
+        return
+    if spec.jitter_prob and any(spec.jitter):
+        strength = np.where(u[:, :1] < spec.jitter_prob, np.array(spec.jitter), 0.0)
+        change = torch.from_numpy((2 * u[:, 1:5] - 1) * strength).to(x.device, x.dtype)
+        for operation in order:
+            if spec.jitter[operation]:
+                _JITTER[operation](x, change[:, operation, None])
 
     def selected(draw: int, probability: float) -> Tensor:
         return torch.from_numpy(np.flatnonzero(u[:, draw] < probability)).to(x.device)
 
-    which = selected(0, spec.jitter_prob if any(spec.jitter) else 0.0)
-    if len(which):
-        part = x[which]
-        draws = torch.from_numpy(u[:, 1:5]).to(x.device, x.dtype)[which]
-        for operation in order:
-            strength = spec.jitter[operation]
-            if not strength:
-                continue
-            factor = (2 * draws[:, operation] - 1) * strength
-            part = _JITTER[operation](part, factor)
-        x = x.index_copy(0, which, part)
-    which = selected(5, spec.grey_prob)
-    if len(which):
-        x = x.index_copy(0, which, grey(x[which]).expand(-1, 3, -1, -1))
-    which = selected(6, spec.blur_prob)
-    low, high = (s * x.shape[-1] / 224 for s in spec.blur_sigma)
-    if len(which) and high > 0.15:  # below, a neighbour's weight is under 1e-9: no blur at all
+    if len(which := selected(5, spec.grey_prob)):
+        x.index_copy_(1, which, luma(x.index_select(1, which)).expand(3, -1, -1))
+    low, high = (s * size[1] / 224 for s in spec.blur_sigma)
+    if high > 0.15 and len(which := selected(6, spec.blur_prob)):  # below, a neighbour's weight is under 1e-9
         sigma = torch.from_numpy(low + u[:, 7] * (high - low)).to(x.device, x.dtype)[which]
-        x = x.index_copy(0, which, blur(x[which], sigma.clamp(min=0.05)))
-    which = selected(8, spec.solarize_prob)
-    if len(which):
-        part = x[which]
-        x = x.index_copy(0, which, torch.where(part >= spec.solarize_threshold, 1 - part, part))
-    return x
+        x.index_copy_(1, which, blur(x.index_select(1, which), size, sigma.clamp(min=0.05)))
+    if len(which := selected(8, spec.solarize_prob)):
+        part = x.index_select(1, which)
+        x.index_copy_(1, which, torch.where(part >= spec.solarize_threshold, 1 - part, part))
 
 
-def _brightness(x: Tensor, delta: Tensor) -> Tensor:
-    return (x * (1 + delta)[:, None, None, None]).clamp_(0, 1)
+def luma(x: Tensor) -> Tensor:
+    """Planes (3, n, P) -> grey (n, P)."""
+    return torch.mul(x[0], _LUMA[0]).add_(x[1], alpha=_LUMA[1]).add_(x[2], alpha=_LUMA[2])
 
 
-def _contrast(x: Tensor, delta: Tensor) -> Tensor:
-    factor = (1 + delta)[:, None, None, None]
-    mean = grey(x).mean((1, 2, 3), keepdim=True)
-    return (x * factor + mean * (1 - factor)).clamp_(0, 1)
+def blur(x: Tensor, size: tuple[int, int], sigma: Tensor) -> Tensor:
+    """Gaussian blur of planes with width `sigma` (n,) pixels, truncated at the border and renormalised there."""
+
+    def matrix(length: int) -> Tensor:
+        at = torch.arange(length, device=x.device, dtype=x.dtype)
+        weight = torch.exp(-0.5 * ((at[:, None] - at[None, :]) / sigma[:, None, None]) ** 2)
+        return weight / weight.sum(-1, keepdim=True)
+
+    pixels = x.unflatten(2, size)
+    return torch.matmul(torch.matmul(matrix(size[0]), pixels), matrix(size[1]).transpose(1, 2)).flatten(2)
 
 
-def _saturation(x: Tensor, delta: Tensor) -> Tensor:
-    factor = (1 + delta)[:, None, None, None]
-    return (x * factor + grey(x) * (1 - factor)).clamp_(0, 1)
+# The four jitter operations change planes (3, n, P) in place; `change` (n, 1) is 0 where a sample stays as it is.
 
 
-_JITTER = (_brightness, _contrast, _saturation, shift_hue)
+def brightness(x: Tensor, change: Tensor) -> None:
+    x.mul_(1 + change).clamp_(0, 1)
+
+
+def contrast(x: Tensor, change: Tensor) -> None:
+    mean = luma(x.mean(2, keepdim=True))
+    torch.lerp(mean, x, 1 + change, out=x).clamp_(0, 1)
+
+
+def saturation(x: Tensor, change: Tensor) -> None:
+    torch.lerp(luma(x), x, 1 + change, out=x).clamp_(0, 1)
+
+
+def hue(x: Tensor, change: Tensor) -> None:
+    """Turn the hue by `change` of a full circle, in HSV as torchvision does."""
+    r, g, b = x
+    high, low = torch.maximum(r, g), torch.minimum(r, g)
+    torch.maximum(high, b, out=high)
+    torch.minimum(low, b, out=low)
+    chroma = high - low
+    red, green = r == high, g == high
+    sixth = torch.where(red, g - b, torch.where(green, b - r, r - g))  # of a circle, once divided by the chroma
+    sixth.div_(chroma.clamp(min=1e-8))
+    sixth.add_(torch.where(red, 0.0, torch.where(green, 2.0, 4.0))).add_(6 * change).remainder_(6)
+    # back: each channel is low + chroma * (a trapezoid of the hue, 1 around the channel's own colour)
+    torch.sub(sixth, 3, out=r).abs_().sub_(1)
+    torch.sub(sixth, 2, out=g).abs_().neg_().add_(2)
+    torch.sub(sixth, 4, out=b).abs_().neg_().add_(2)
+    torch.addcmul(low, chroma, x.clamp_(0, 1), out=x)
+
+
+_JITTER = (brightness, contrast, saturation, hue)

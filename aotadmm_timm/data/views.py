@@ -14,6 +14,7 @@ from .photometric import Photometric
 
 # Streams of random numbers that must not share values.
 _CROP, _COLOUR, _ORDER, _TURN = range(4)
+_TILE = 1 << 18  # pixels that are coloured at once: their planes stay in the cache
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,11 @@ class MultiCrop:
             raise ValueError(f"needs at least one global view, got {self.num_global} global, {self.num_local} local")
         for name in ("global_scale", "local_scale", "ratio"):
             low, high = getattr(self, name)
-            if not 0 < low <= high:
-                raise ValueError(f"{name} must be an increasing positive range, got {(low, high)}")
+            if not 0 < low <= high or (name != "ratio" and high > 1):
+                raise ValueError(f"{name} must be an increasing range of positive shares, got {(low, high)}")
+        for name in ("global_size", "local_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
     @property
     def num_views(self) -> int:
@@ -70,19 +74,17 @@ class MultiCrop:
             u = uniform(self.seed, epoch, index, self.num_views, 1, stream=_TURN)[..., 0]
             angles = torch.from_numpy(np.deg2rad(self.rotate) * (2 * u - 1)).to(images.device, torch.float32)
         out, done = [], 0
-        for (boxes, flips), out_size in zip(
+        for (drawn, flipped), out_size in zip(
             self.boxes(size, epoch, index), (self.global_size, self.local_size), strict=False
         ):
-            views = []
-            for v in range(boxes.shape[1]):
-                box = torch.from_numpy(boxes[:, v]).to(images.device)
-                flip = torch.from_numpy(flips[:, v]).to(images.device)
-                if angles is None:
-                    views.append(crops.crop_resize(images, box, flip, out_size))
-                else:
-                    views.append(crops.crop_rotate(images, box, flip, angles[:, done + v], out_size))
+            boxes, flips = torch.from_numpy(drawn).to(images.device), torch.from_numpy(flipped).to(images.device)
+            if angles is None:
+                views = crops.crop_resize(images, boxes, flips, out_size)
+            else:
+                turns = angles[:, done : done + boxes.shape[1]]
+                views = crops.crop_rotate(images, boxes, flips, turns, out_size)
             done += boxes.shape[1]
-            out.append(torch.stack(views).div_(255))
+            out.append(views.div_(255))
         return out
 
     def crop_picture(self, image: Image.Image, epoch: int, index: int) -> list[np.ndarray]:
@@ -97,18 +99,24 @@ class MultiCrop:
         return out
 
     def colour(self, groups: list[Tensor], epoch: int, index: np.ndarray) -> list[Tensor]:
-        """Augment the colours of float crops in [0, 1] and normalise them; shapes are kept."""
-        mean = torch.tensor(self.mean, device=groups[0].device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, device=groups[0].device).view(1, -1, 1, 1)
+        """Augment the colours of float crops in [0, 1] and normalise them; same shapes, contiguous."""
+        mean = torch.tensor(self.mean, device=groups[0].device).view(-1, 1, 1, 1)
+        std = torch.tensor(self.std, device=groups[0].device).view(-1, 1, 1, 1)
         u = uniform(self.seed, epoch, index, self.num_views, photometric.DRAWS, stream=_COLOUR)
         order = uniform(self.seed, epoch, np.zeros(1), self.num_views, 4, stream=_ORDER)[0].argsort(-1)
         out, view = [], 0
         for group in groups:
-            views = []
-            for x in group:
-                views.append((photometric.augment(x, u[:, view], order[view], self.photometric) - mean) / std)
+            result = torch.empty(group.shape, device=group.device)
+            for crop, normalised in zip(group, result, strict=True):
+                size = (crop.shape[2], crop.shape[3])
+                tile = max(1, _TILE // (size[0] * size[1]))
+                for start in range(0, len(crop), tile):
+                    part = slice(start, start + tile)
+                    planes = crop[part].transpose(0, 1).contiguous()
+                    photometric.augment(planes.flatten(2), size, u[part, view], order[view], self.photometric)
+                    normalised[part] = planes.sub_(mean).div_(std).transpose(0, 1)
                 view += 1
-            out.append(torch.stack(views))
+            out.append(result)
         return out
 
     def __call__(self, images: Tensor, epoch: int, index: np.ndarray) -> list[Tensor]:

@@ -40,7 +40,7 @@ class Loop:
 
     Attributes:
         compute: (batch, step) -> terms; "loss" is the scalar to minimise, scalar tensors are logged, others ignored.
-        batches: (start, stop) -> the batches of those steps (objects with `.index`, the samples of this rank).
+        batches: (start, stop) -> the batches of those steps (objects with `.indices`, the samples of this rank).
         parameters: what gradient clipping sees.
         steps, steps_per_epoch: length of the whole run and of an epoch.
         state: what a checkpoint holds, by name: objects with `state_dict` and `load_state_dict`.
@@ -188,7 +188,7 @@ def _step(loop: Loop, group: list[Any], step: int) -> tuple[dict[str, float], in
     if loop.clip_grad is not None:
         nn.utils.clip_grad_norm_(loop.parameters, loop.clip_grad)
     loop.optimizer.step()
-    return terms_mean, sum(len(batch.index) for batch in group)
+    return terms_mean, sum(len(batch.indices) for batch in group)
 
 
 def _grouped(batches: Iterable[Any], start: int, size: int) -> Iterator[tuple[int, list[Any]]]:
