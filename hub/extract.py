@@ -20,7 +20,7 @@ import torch
 
 import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm import distributed
-from aotadmm_timm.engine.config import option, parse, run
+from aotadmm_timm.engine.config import UserError, option, parse, run
 from aotadmm_timm.hub.extract import DEFAULT_MODEL, POOLS, FeatureExtractor
 from aotadmm_timm.hub.feature_file import check_suffix
 from aotadmm_timm.hub.images import open_images
@@ -50,6 +50,7 @@ class Config:
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("images", "out"))
     check_suffix(Path(cfg.out))
+    source = open_images(cfg.images, split=cfg.split, input_key=cfg.input_key, target_key=cfg.target_key)
     device = distributed.init_distributed(cfg.device)
     extractor = FeatureExtractor(
         cfg.model,
@@ -63,23 +64,26 @@ def main() -> None:
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr) if main_rank else None
     if main_rank:
         print(describe(cfg, extractor))
-    report = extract_file(
-        open_images(cfg.images, split=cfg.split, input_key=cfg.input_key, target_key=cfg.target_key),
-        Path(cfg.out),
-        extractor,
-        normalize=cfg.normalize,
-        center=cfg.center,
-        fp16=cfg.fp16,
-        update=cfg.update,
-        workers=cfg.workers if cfg.workers >= 0 else min(8, (os.cpu_count() or 1) - 1),
-    )
+    try:
+        report = extract_file(
+            source,
+            Path(cfg.out),
+            extractor,
+            normalize=cfg.normalize,
+            center=cfg.center,
+            fp16=cfg.fp16,
+            update=cfg.update,
+            workers=cfg.workers if cfg.workers >= 0 else min(8, (os.cpu_count() or 1) - 1),
+        )
+    except OSError as error:
+        raise UserError(f"{error.filename or cfg.out}: {error.strerror or error}") from error
     if main_rank:
         print(f"{cfg.out}: {report.rows:,} rows, {report.computed:,} images embedded, {len(report.failed):,} failed")
         for path, reason in report.failed.items():
             print(f"failed: {path}: {reason}", file=sys.stderr)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if report.failed:
+    if report.failed and main_rank:
         sys.exit(1)
 
 

@@ -166,10 +166,8 @@ def finish(features: np.ndarray, mean: np.ndarray | None, *, normalize: bool) ->
     return features
 
 
-def _resolve(
-    model: nn.Module, name: str, layers: Sequence[int], pool: str | None
-) -> tuple[tuple[int, ...], str | None]:
-    """Absolute layer numbers in ascending order and the pooling; both empty for the model's own features."""
+def _resolve(model: nn.Module, name: str, layers: Sequence[int], pool: str | None) -> tuple[tuple[int, ...], str]:
+    """Absolute layer numbers in ascending order, and the pooling; () and "model" for the model's own features."""
     if pool is not None and pool not in POOLS:
         raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
     if not layers and pool is None:

@@ -102,7 +102,7 @@ def read_layout(path: Path) -> Layout:
             with safe_open(path, framework="np") as file:
                 stored = json.loads(file.metadata()[_KEY])
                 tensor = file.get_slice("feature")
-                rows, dtype = tensor.get_shape()[0], tensor[:0].dtype
+                rows, dtype = tensor.get_shape()[0], np.dtype({"F32": "f4", "F16": "f2"}[tensor.get_dtype()])
                 labelled = "label" in file.keys()  # noqa: SIM118  (not a mapping)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a feature file: {_line(error)}") from error

@@ -21,6 +21,7 @@ from .feature_file import Block, Layout, check_suffix, iterate, read_layout, wri
 from .images import ImageSource
 from .parts import Part, Parts
 
+_PARTS = 64  # at least so many, if batches allow: ranks finish together
 _PART_ROWS = 1024  # lost at most, by each rank, when a run is killed
 _PART_BYTES = 32 << 20
 _BLOCK_ROWS = 4096
@@ -78,10 +79,10 @@ def extract_file(
 
     batch_size = extractor.batch_size
     row_bytes = 4 * int(np.prod(extractor.shape))
-    rows = batch_size * max(1, min(_PART_ROWS, _PART_BYTES // row_bytes) // batch_size)
+    rows = batch_size * max(1, min(len(todo) // _PARTS, _PART_ROWS, _PART_BYTES // row_bytes) // batch_size)
     pieces = [todo[start : start + rows] for start in range(0, len(todo), rows)]
-    fingerprint = {**settings, "images": source.digest(), "rows": rows, "todo": hashlib.sha256(todo).hexdigest()}
-    parts = Parts(out.with_name(out.name + ".parts"), fingerprint, len(pieces))
+    work = {"images": source.digest(), "rows": rows, "todo": hashlib.sha256(todo.tobytes()).hexdigest()}
+    parts = Parts(out.with_name(out.name + ".parts"), {**settings, **work}, len(pieces))
     if distributed.is_main() and (done := parts.start()):
         _say(f"resuming: {done} of {len(pieces)} parts are done")
     distributed.barrier()
