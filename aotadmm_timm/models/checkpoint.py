@@ -114,7 +114,8 @@ def _adapt_stem_and_positions(state: dict[str, Tensor], model: VisionTransformer
         if isinstance(embed.proj, nn.Conv2d):
             weight = adapt_input_conv(embed.proj.in_channels, weight, base_chans=weight.shape[1])
             state["patch_embed.proj.weight"] = resample_patch_embed(weight, list(embed.patch_size))
-    if pos_embed is not None and pos_embed.ndim == 3 and model.pos_embed is not None:
+    same_prefix = ("cls_token" in state) == (model.cls_token is not None)
+    if pos_embed is not None and pos_embed.ndim == 3 and model.pos_embed is not None and same_prefix:
         prefix = 0 if model.no_embed_class else model.num_prefix_tokens
         grid = _source_grid(pos_embed.shape[1] - prefix, patch, model)
         if grid != embed.grid_size:
