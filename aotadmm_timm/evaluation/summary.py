@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from aotadmm_timm.evaluation.knn import knn_accuracy
+from aotadmm_timm.evaluation.knn import nearest_neighbors, vote_accuracy
 from aotadmm_timm.evaluation.linear_probe import few_label_probe, linear_probe
 from aotadmm_timm.evaluation.spectrum import rankme
 
@@ -20,9 +20,11 @@ _COLUMNS = (
 def frozen_scores(train_z: Tensor, train_y: Tensor, test_z: Tensor, test_y: Tensor) -> dict[str, float]:
     """Scores of frozen features (N, d) with labels (N,); accuracies are fractions. RankMe is of the test features."""
     mean, std = few_label_probe(train_z, train_y, test_z, test_y)
+    similarity, index = nearest_neighbors(train_z, test_z, k=200)
+    neighbor_y = train_y[index]
     return {
-        "knn20": knn_accuracy(train_z, train_y, test_z, test_y, k=20),
-        "knn200": knn_accuracy(train_z, train_y, test_z, test_y, k=200),
+        "knn20": vote_accuracy(similarity[:, :20], neighbor_y[:, :20], test_y),
+        "knn200": vote_accuracy(similarity, neighbor_y, test_y),
         "linear": linear_probe(train_z, train_y, test_z, test_y),
         "few_label_mean": mean,
         "few_label_std": std,

@@ -31,8 +31,11 @@ def coding_rate(z: Tensor, *, eps: float) -> Tensor:
 def coding_rate_gradient(z: Tensor, *, eps: float) -> Tensor:
     """dR/dz = a z (I_d + a z^T z)^-1,  a = d / (N eps^2); z (..., N, d) -> (..., N, d). Arguments as `coding_rate`."""
     z, scale = _prepare(z, eps)
+    n, d = z.shape[-2:]
     with torch.autocast(z.device.type, enabled=False):
-        identity = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
+        identity = torch.eye(min(n, d), dtype=z.dtype, device=z.device)
+        if n < d:  # the same product, pushed through: invert the smaller matrix
+            return scale * torch.linalg.solve(identity + scale * (z @ z.mT), z)
         return scale * torch.linalg.solve(identity + scale * (z.mT @ z), z, left=False)
 
 
@@ -45,7 +48,7 @@ def compression_rate(z: Tensor, bases: Tensor, *, eps: float) -> Tensor:
         eps: coding precision, squared inside.
     Returns: (...), in nats. Raises: ValueError if shapes do not fit (both are named).
     """
-    return coding_rate(_project(z, bases), eps=eps).sum(-1)
+    return coding_rate(project(z, bases), eps=eps).sum(-1)
 
 
 def compression_rate_gradient(z: Tensor, bases: Tensor, *, eps: float) -> Tensor:
@@ -53,7 +56,7 @@ def compression_rate_gradient(z: Tensor, bases: Tensor, *, eps: float) -> Tensor
 
     What Eq. (11) approximates by gamma [Z - MSSA(Z)]. z (..., N, d) -> (..., N, d). Arguments as `compression_rate`.
     """
-    per_head = coding_rate_gradient(_project(z, bases), eps=eps)
+    per_head = coding_rate_gradient(project(z, bases), eps=eps)
     with torch.autocast(z.device.type, enabled=False):
         return (per_head @ bases.to(per_head.dtype).mT).sum(-3)
 
@@ -67,12 +70,13 @@ def _prepare(z: Tensor, eps: float) -> tuple[Tensor, float]:
     return z if z.dtype == torch.float64 else z.float(), d / (n * eps**2)
 
 
-def _project(z: Tensor, bases: Tensor) -> Tensor:
-    """z (..., N, d), bases (K, d, p) -> (..., K, N, p)."""
+def project(z: Tensor, bases: Tensor) -> Tensor:
+    """The tokens in each head's subspace, z U_k: z (..., N, d), bases (K, d, p) -> (..., K, N, p)."""
     if z.ndim < 2 or bases.ndim != 3 or bases.shape[1] != z.shape[-1]:
         raise ValueError(
             f"tokens (..., N, d) and bases (K, d, p) do not fit: {tuple(z.shape)} and {tuple(bases.shape)}"
         )
     dtype = torch.promote_types(torch.promote_types(z.dtype, bases.dtype), torch.float32)
     with torch.autocast(z.device.type, enabled=False):
-        return z.to(dtype).unsqueeze(-3) @ bases.to(dtype)
+        joined = bases.to(dtype).transpose(0, 1).flatten(1)  # all heads in one product
+        return (z.to(dtype) @ joined).unflatten(-1, (len(bases), -1)).transpose(-3, -2)
