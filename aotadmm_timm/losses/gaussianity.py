@@ -106,9 +106,9 @@ class _EppsPulley(torch.autograd.Function):
         grad = torch.zeros_like(z) if ctx.needs_input_grad[0] else None
         with torch.autocast(z.device.type, enabled=False):
             for some in directions.split(width, dim=1):
-                projections = (some.mT @ z.mT).flatten(0, 1)  # (views * slices, samples)
+                projections = (spacing * some.mT @ z.mT).flatten(0, 1)  # (views * slices, samples)
                 for x in projections.split(rows):
-                    sums = harmonics.sums(x.mul_(spacing))
+                    sums = harmonics.sums(x)
                     gap = (all_reduce_sum(sums) if over_ranks else sums) / count - gaussian
                     distance += (gap.square() @ weight).sum()
                     if grad is not None:  # d/dx cos(t x) = -t sin(t x), d/dx sin(t x) = t cos(t x)

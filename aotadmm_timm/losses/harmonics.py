@@ -19,35 +19,35 @@ class Harmonics:
         self.num = num
         self.num_small, self.num_large = _split(num)
         # (rows, list, samples): entry 0 is the constant 1, entries 2 r - 1 and 2 r are cosine and sine
-        self.small = like.new_ones(rows, 2 * self.num_small + 1, samples)
-        self.large = like.new_ones(rows, 2 * self.num_large + 1, samples)
+        self.small = like.new_empty(rows, 2 * self.num_small + 1, samples)
+        self.large = like.new_empty(rows, 2 * self.num_large + 1, samples)
         self.scratch = torch.empty_like(self.large)
+        self.small[:, 0] = self.large[:, 0] = 1
         self.mixing = _mixing(num, like.dtype, like.device)
 
     def sums(self, x: Tensor) -> Tensor:
         """Sums over samples: (R, samples) -> (R, 2 num), cosines before sines; R at most the rows of the work space."""
-        self.rows = len(x)
-        small, large = self.small[: self.rows], self.large[: self.rows]
+        small, large, spare = (powers[: len(x)] for powers in (self.small, self.large, self.scratch))
         u = _pair(small, 1)
         torch.cos(x, out=u[0])
         torch.sin(x, out=u[1])
         for r in range(2, self.num_small + 1):
-            _multiply(_pair(small, r - 1), u, out=_pair(small, r))
-        if self.num_large:
-            stride = _pair(large, 1)
-            last = _pair(small, self.num_small)
-            _multiply(last, last, out=_pair(self.scratch[: self.rows], 1))
-            _multiply(_pair(self.scratch[: self.rows], 1), u, out=stride)
-            for q in range(2, self.num_large + 1):
-                _multiply(_pair(large, q - 1), stride, out=_pair(large, q))
+            _power(r, _pair(small, r // 2), _pair(small, r - r // 2), out=_pair(small, r))
+        if self.num_large:  # u^(2 b + 1) = (u^b)^2 u
+            _power(2, _pair(small, self.num_small), _pair(small, self.num_small), out=_pair(spare, 1))
+            _power(1, _pair(spare, 1), u, out=_pair(large, 1))
+        for q in range(2, self.num_large + 1):
+            _power(q, _pair(large, q // 2), _pair(large, q - q // 2), out=_pair(large, q))
         return torch.bmm(small, large.mT).flatten(1) @ self.mixing.mT
 
     def combine(self, coefficients: Tensor, out: Tensor) -> None:
         """Sums over j at the x of the last `sums`: (R, 2 num), cosines before sines -> out (R, samples)."""
-        small, large, scratch = self.small[: self.rows], self.large[: self.rows], self.scratch[: self.rows]
+        small, large, scratch = (powers[: len(out)] for powers in (self.small, self.large, self.scratch))
         products = (coefficients @ self.mixing).unflatten(1, (small.shape[1], large.shape[1]))
         torch.bmm(products.mT, small, out=scratch)
-        torch.sum(scratch.mul_(large), 1, out=out)
+        out.copy_(scratch[:, 0])
+        for index in range(1, large.shape[1]):
+            out.addcmul_(scratch[:, index], large[:, index])
 
 
 Pair = tuple[Tensor, Tensor]
@@ -57,12 +57,14 @@ def _pair(powers: Tensor, index: int) -> Pair:
     return powers[:, 2 * index - 1], powers[:, 2 * index]
 
 
-def _multiply(a: Pair, b: Pair, out: Pair) -> None:
-    """Product of two complex numbers of modulus one, (cosine, sine) each; `out` is neither factor."""
-    torch.mul(a[0], b[0], out=out[0])
-    out[0].addcmul_(a[1], b[1], value=-1)
-    torch.mul(a[1], b[0], out=out[1])
-    out[1].addcmul_(a[0], b[1])
+def _power(exponent: int, a: Pair, b: Pair, out: Pair) -> None:
+    """Product a b of powers of one u of modulus one, (cosine, sine) each; they are equal if the exponent is even."""
+    if exponent % 2 == 0:
+        torch.addcmul(a[0].new_ones(()), a[1], a[1], value=-2, out=out[0])
+        torch.addcmul(a[0].new_zeros(()), a[0], a[1], value=2, out=out[1])
+    else:
+        torch.mul(a[0], b[0], out=out[0]).addcmul_(a[1], b[1], value=-1)
+        torch.mul(a[1], b[0], out=out[1]).addcmul_(a[0], b[1])
 
 
 def _split(num: int) -> tuple[int, int]:
