@@ -1,5 +1,6 @@
 """What frozen features are worth: classification, retrieval, spectrum, and what happens inside the layers."""
 
+from aotadmm_timm.evaluation.expansion import expansion_diagnostics
 from aotadmm_timm.evaluation.features import extract_features
 from aotadmm_timm.evaluation.knn import knn_accuracy
 from aotadmm_timm.evaluation.layerwise import layer_curves, theory_gap
@@ -12,6 +13,7 @@ from aotadmm_timm.evaluation.views import augmentation_thickness, view_cosines
 __all__ = [
     "attention_maps",
     "augmentation_thickness",
+    "expansion_diagnostics",
     "extract_features",
     "few_label_probe",
     "knn_accuracy",

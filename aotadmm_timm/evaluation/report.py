@@ -12,7 +12,8 @@ from typing import Any
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222 }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 1px solid #ddd }
-table { border-collapse: collapse; font-size: 14px } td, th { padding: .2em .8em .2em 0; text-align: left; vertical-align: top }
+table { border-collapse: collapse; font-size: 14px }
+td, th { padding: .2em .8em .2em 0; text-align: left; vertical-align: top }
 th { color: #666; font-weight: 600 } td { font-variant-numeric: tabular-nums } img { max-width: 100% } p { color: #555 }
 .columns { display: flex; gap: 3em; flex-wrap: wrap }
 """

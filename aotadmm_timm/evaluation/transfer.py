@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,7 @@ def load_transfer(
     """
     if name not in _TORCHVISION:
         return load_images(name, split, root=root, download=download, classes=classes)
-    from torchvision import datasets
-
+    datasets = importlib.import_module("torchvision.datasets")  # no type hints
     class_name, *splits = _TORCHVISION[name]
     folder = Path(root) if root else Path.home() / ".cache" / "torchvision"
     try:
@@ -52,7 +52,7 @@ def load_transfer(
     except (RuntimeError, OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileNotFoundError(f"{name}: not to be had under {folder} ({reason})") from None
-    joined = ConcatDataset(parts)
+    joined: ConcatDataset = ConcatDataset(parts)
     labels = [int(label) for part in parts for label in _labels(part)]
     names = getattr(parts[0], "classes", None) or [str(label) for label in range(max(labels) + 1)]
     return from_pictures(name, split, lambda row: joined[row][0], labels, names)

@@ -113,7 +113,7 @@ def _halves(y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
             members = members[torch.randperm(len(members), generator=generator)]
             first.append(members[: len(members) // 2])
             second.append(members[len(members) // 2 :])
-    empty = y.new_empty(0)
+    empty = torch.empty(0, dtype=torch.long)
     return torch.cat([*first, empty]), torch.cat([*second, empty])
 
 

@@ -6,7 +6,7 @@ from aotadmm_timm.theory.coding_rate import (
     compression_rate,
     compression_rate_gradient,
 )
-from aotadmm_timm.theory.objective import coding_rate_regularizer, expansion_diagnostics, normalize_energy
+from aotadmm_timm.theory.objective import coding_rate_regularizer, normalize_energy
 
 __all__ = [
     "coding_rate",
@@ -14,6 +14,5 @@ __all__ = [
     "coding_rate_regularizer",
     "compression_rate",
     "compression_rate_gradient",
-    "expansion_diagnostics",
     "normalize_energy",
 ]

@@ -1,4 +1,4 @@
-"""Theorem 1 in training: its normalisation, the coding rate in SIGReg's place, and what to watch."""
+"""Theorem 1 in training: its normalisation, and the coding rate in SIGReg's place."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm.distributed import all_reduce_sum, total_count
-from aotadmm_timm.losses import sigreg
-from aotadmm_timm.theory.coding_rate import coding_rate
-from aotadmm_timm.theory.expansion import coding_rate_gap, covariance_constant, covariance_part, local_ratio
+from aotadmm_timm.theory.expansion import coding_rate_gap, covariance_constant, local_ratio
 
 
 def normalize_energy(z: Tensor) -> Tensor:
@@ -45,43 +43,6 @@ def coding_rate_regularizer(z: Tensor, *, eps: float = 0.5, num_knots: int = 17,
     d, count = z.shape[-1], total_count(z.shape[-2], z.device)
     ratio = local_ratio(d, eps=eps, c_w=covariance_constant(num_knots, t_max))
     return count * ratio * coding_rate_gap(_second_moment(z, count), eps=eps).mean()
-
-
-@torch.no_grad()
-def expansion_diagnostics(
-    z: Tensor, directions: Tensor, *, eps: float = 0.5, num_knots: int = 17, t_max: float = 3.0
-) -> dict[str, float]:
-    """How far embeddings are expanded, in the two languages of Theorem 1; this process only.
-
-    Args:
-        z: embeddings (..., N, d); leading dimensions (views) are measured one by one and averaged.
-        directions: (d, K) unit columns, for SIGReg.
-        eps: coding precision of R.
-    Returns:
-        coding_rate: R(Z') of Eq. (2), in nats.
-        coding_rate_isotropic: R(I), what it is at most once tr Sigma = d.
-        sigreg: SIGReg's value, with its factor N.
-        sigreg_covariance: L2 of Eq. (A.6) for the covariance of z, times N, the mean over all directions.
-        sigreg_rest: sigreg - sigreg_covariance: mean, skewness, higher orders. L2 is the quadratic term around
-            Sigma = I; far from there it exceeds SIGReg and the rest is negative. At N(0, I) sampling alone gives
-            sigreg 1.05, of which the covariance has 2 C_w = .24.
-        trace_per_dim: tr Sigma / d. Theorem 1 holds it at 1; it shows whether R grows by spreading or by scale.
-    """
-    _check(z)
-    z = z if z.dtype == torch.float64 else z.float()
-    n, d = z.shape[-2:]
-    centred = z - z.mean(-2, keepdim=True)
-    sigma = centred.mT @ centred / n
-    value = sigreg(z, directions.to(z), num_knots=num_knots, t_max=t_max).item()
-    second = n * covariance_part(sigma, c_w=covariance_constant(num_knots, t_max)).mean().item()
-    return {
-        "coding_rate": coding_rate(z, eps=eps).mean().item(),
-        "coding_rate_isotropic": d / 2 * float(torch.log1p(torch.tensor(d / eps**2))),
-        "sigreg": value,
-        "sigreg_covariance": second,
-        "sigreg_rest": value - second,
-        "trace_per_dim": (centred.square().sum((-2, -1)) / (n * d)).mean().item(),
-    }
 
 
 def _second_moment(z: Tensor, count: int) -> Tensor:
