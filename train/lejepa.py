@@ -14,6 +14,7 @@ from torch import nn
 
 from aotadmm_timm.engine.config import option, parse, run
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
+from aotadmm_timm.losses.custom import load_regularizer
 from aotadmm_timm.methods.lejepa import LeJEPA
 
 
@@ -23,8 +24,19 @@ class Config(PretrainConfig):
     form: str = option("convex", "convex, or sum: inv + lamb SIGReg (AoT-ADMM Eq. 19)", choices=("convex", "sum"))
     target: str = option("global", "views whose mean the embeddings should equal", choices=("global", "all"))
     pool_views: bool = option(False, "one Gaussianity test over all views together instead of one per view")
-    projector: tuple[int, ...] = option((512, 512, 64), "widths of the projector: hidden layers, then embedding")
+    projector: tuple[int, ...] | None = option(
+        (512, 512, 64), "widths of the projector: hidden layers, then embedding; none to train on the features"
+    )
     num_slices: int = option(256, "random directions of SIGReg per step")
+    regularizer: str | None = option(None, "MODULE:FUNCTION in place of SIGReg: f(z, step), z (V, B, D), to a scalar")
+    backbone_sacreg: float = option(0.0, "weight of SACReg on the backbone's view centres (lambda-JEPA, section 3.3)")
+    backbone_sigreg: float = option(0.0, "weight of SIGReg on the same centres, the control to it")
+    backbone_slice_dim: int | None = option(None, "width of SACReg's slices; a third of the features if not given")
+    backbone_buffer: int = option(3, "past batches among SACReg's centres: keep 4 slice widths", unit="batches")
+    tap: str = option(
+        "norm", "backbone features that these two see: normalised, or as they are (if signed)",
+        choices=("norm", "features"),
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -37,8 +49,14 @@ def main() -> None:
             form=cfg.form,  # type: ignore[arg-type]
             target=cfg.target,  # type: ignore[arg-type]
             pool_views=cfg.pool_views,
-            projector_dims=cfg.projector,
+            projector_dims=cfg.projector or (),
             num_slices=cfg.num_slices,
+            regularizer=load_regularizer(cfg.regularizer) if cfg.regularizer else None,
+            backbone_sacreg=cfg.backbone_sacreg,
+            backbone_sigreg=cfg.backbone_sigreg,
+            backbone_slice_dim=cfg.backbone_slice_dim,
+            backbone_buffer=cfg.backbone_buffer,
+            tap=cfg.tap,  # type: ignore[arg-type]
             seed=cfg.seed,
         )
 
