@@ -10,7 +10,7 @@ from typing import Any
 
 import timm
 import torch
-from timm.data import resolve_model_data_config
+from timm.data import resolve_input_data_config
 from timm.layers import create_feature_extractor
 from timm.models import save_for_hf
 from timm.models._features import FeatureGetterNet
@@ -61,7 +61,7 @@ def images(model: Any, batch: int = 2) -> Tensor:
     """Seeded images (B, C, H, W) of the size, channels and precision a model is built for."""
     generator = torch.Generator().manual_seed(0)
     parameter = next(model.parameters())
-    shape = (batch, *resolve_model_data_config(model)["input_size"])
+    shape = (batch, *resolve_input_data_config(model)["input_size"])
     return torch.randn(shape, generator=generator).to(parameter.device, parameter.dtype)
 
 

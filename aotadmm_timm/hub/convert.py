@@ -50,9 +50,8 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(
-            f"{path}: not a checkpoint of tensors and plain data ({str(error).splitlines()[0]})"
-        ) from error
+        reason = type(error).__name__
+        raise ValueError(f"{path}: not a checkpoint of tensors and plain data ({reason})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not a state dict")
     state = {key: value for key, value in unwrap_state_dict(content).items() if isinstance(value, Tensor)}

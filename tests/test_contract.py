@@ -1,0 +1,151 @@
+"""timm's contract over the registry: all rows on the miniatures and one size per family, the quick ones on the rest."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models import get_arch_pretrained_cfgs, register_model
+from torch import Tensor
+
+from aotadmm_timm import check_contract, contract
+from aotadmm_timm.models import create_unrolled
+from aotadmm_timm.models.aot_admm import AoTADMM, AoTADMMBlock
+from aotadmm_timm.models.configs import MINIATURE, bundled, cifar_cfg
+
+MODULES = ["aot", "aot_admm", "crate", "vit_mlpfree"]
+REGISTERED = timm.list_models(module=MODULES)
+MINIATURES = [name for name in REGISTERED if name.startswith("test_")]
+ONE_PER_FAMILY = ["aot_admm_tiny", "aot_tiny", "crate_tiny", "vit_tiny_mlpfree"]
+PUBLIC = {f"{family}_{size}" for family in ("aot_admm", "aot", "crate") for size in ("tiny", "small", "base")}
+PUBLIC |= {f"vit_{size}_mlpfree" for size in ("tiny", "small", "base")}
+PUBLIC |= {f"crate_{size}_patch16_224" for size in ("tiny", "small", "base", "large")}
+PUBLIC |= {"aot_admm_base_patch16_128"}
+
+
+def test_public_names_are_registered() -> None:
+    assert set(REGISTERED) >= PUBLIC
+    assert len(MINIATURES) == 5
+
+
+@pytest.mark.parametrize("name", MINIATURES)
+def test_every_row(name: str) -> None:
+    assert len(check_contract(name)) == len(contract.ROWS) + len(contract.EXPORT_ROWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ONE_PER_FAMILY)
+def test_every_row_at_full_size(name: str) -> None:
+    check_contract(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MINIATURES)
+def test_inductor(name: str) -> None:
+    """The default compiler gives the eager outputs and gradients."""
+    model = contract.randomize(timm.create_model(name))
+    x = contract.images(model)
+    torch.compile(model, fullgraph=True)(x).square().sum().backward()
+    compiled = {key: p.grad.clone() for key, p in model.named_parameters()}
+    model.zero_grad()
+    model(x).square().sum().backward()
+    for key, parameter in model.named_parameters():
+        contract.expect_close(compiled[key], parameter.grad, f"gradient of {key}", 1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTERED if name not in MINIATURES])
+def test_quick_rows_over_the_registry(name: str) -> None:
+    """The entry itself (its cfg, stem, width, heads), cut to 3 layers and a small image."""
+    patch = timm.create_model(name, device="meta").patch_embed.patch_size[0]
+    check_contract(name, exports=False, depth=3, img_size=3 * patch, embed_dim=96, num_heads=3)
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_configs(name: str) -> None:
+    """Complete, at the model's own size, and without weights that do not exist."""
+    model = timm.create_model(name, device="meta")
+    for tag, cfg in get_arch_pretrained_cfgs(name).items():
+        assert cfg.license, tag
+        assert cfg.origin_url, tag
+        assert cfg.paper_ids, tag
+        assert cfg.interpolation == "bicubic"
+        assert cfg.input_size[1:] == model.patch_embed.img_size
+        assert len(cfg.mean) == len(cfg.std) == 3
+        assert not cfg.url
+        assert not cfg.hf_hub_id
+        assert cfg.file is None or Path(cfg.file).is_file()
+    assert model.num_classes == model.pretrained_cfg["num_classes"]
+
+
+def test_a_bundled_tag_exists_when_its_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aotadmm_timm.models.configs.WEIGHTS", tmp_path)
+    assert bundled("some_model.some_tag") == {}
+    (tmp_path / "some_model.some_tag.safetensors").touch()
+    (cfg,) = bundled("some_model.some_tag", mean=(0.1, 0.2, 0.3)).values()
+    assert cfg["file"] == str(tmp_path / "some_model.some_tag.safetensors")
+    assert cfg["mean"] == (0.1, 0.2, 0.3)
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(ValueError, match="'no_such_model'"):
+        check_contract("no_such_model")
+
+
+class DeadGain(AoTADMMBlock):
+    """Breaks the contract: a parameter without gradient."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.unused = torch.nn.Parameter(torch.ones(3))
+
+
+class BatchMean(AoTADMMBlock):
+    """Breaks the contract: branches on the values of a tensor."""
+
+    def step(self, z: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return super().step(z, v, w) if bool(z.sum() > 0) else (z, z, w)
+
+
+class Transposed(AoTADMM):
+    """Breaks the contract: reads the patches column by column."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        return super().embed(x.transpose(-2, -1).reshape(x.shape))
+
+
+default_cfgs = timm.models.generate_default_cfgs(
+    {"broken_gradient": cifar_cfg(), "broken_branch": cifar_cfg(), "broken_order": cifar_cfg()}
+)
+
+
+@register_model
+def broken_gradient(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    return create_unrolled(AoTADMM, "broken_gradient", pretrained, block_fn=DeadGain, **{**MINIATURE, **kwargs})
+
+
+@register_model
+def broken_branch(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    return create_unrolled(AoTADMM, "broken_branch", pretrained, block_fn=BatchMean, **{**MINIATURE, **kwargs})
+
+
+@register_model
+def broken_order(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    return create_unrolled(Transposed, "broken_order", pretrained, **{**MINIATURE, **kwargs})
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "reason"),
+    [
+        ("broken_gradient", ["gradients"], r"blocks\.0\.unused"),
+        ("broken_branch", ["fx", "export", "compilation"], "broken_branch breaks"),
+        ("broken_order", ["rectangles"], "bright patch"),
+    ],
+)
+def test_a_broken_model_is_told_what_it_breaks(
+    name: str, broken: list[str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "EXPORT_ROWS", [contract.fx, contract.export, contract.compilation])
+    with pytest.raises(contract.ContractError, match=reason) as error:
+        check_contract(name, exports=name == "broken_branch")
+    assert all(f"\n  {row}: " in str(error.value) for row in broken)
