@@ -77,7 +77,7 @@ def _folder(root: Path) -> ImageSource:
     classes = sorted(set(parents)) if all(parents) else []
     number = {name: index for index, name in enumerate(classes)}
     labels = np.array([number[parent] for parent in parents], np.int64) if classes else None
-    return _from_paths([text(file) for file in files], [os.path.join(root, file) for file in files], labels, classes)
+    return _from_paths(files, root, labels, classes)
 
 
 def _walk(root: Path) -> Iterator[str]:
@@ -110,22 +110,29 @@ def _file_list(path: Path) -> ImageSource:
         raise ValueError(f"{path}: lists no files")
     if len(files) < len(lines):
         print(f"note: {path}: {len(lines) - len(files)} repeated lines count once", file=sys.stderr)
-    return _from_paths([text(file) for file in files], [os.path.join(path.parent, f) for f in files], None, [])
+    return _from_paths(files, path.parent, None, [])
 
 
-def _from_paths(
-    ids: Sequence[str], paths: Sequence[str], labels: np.ndarray | None, classes: Sequence[str]
-) -> ImageSource:
+def _from_paths(files: list[str], root: Path, labels: np.ndarray | None, classes: Sequence[str]) -> ImageSource:
+    ids = [_text(file) for file in files]
+
+    def read(index: int) -> Image.Image:
+        return read_image(os.path.join(root, files[index]), name=ids[index])
+
     def stamp(index: int) -> tuple[int, int]:
         try:
-            status = os.stat(paths[index])
+            status = os.stat(os.path.join(root, files[index]))
         except OSError:
             return -1, -1
         return status.st_size, status.st_mtime_ns
 
-    return ImageSource(ids, labels, classes, lambda index: read_image(paths[index], name=ids[index]), stamp)
+    return ImageSource(ids, labels, classes, read, stamp)
 
 
-def text(path: str) -> str:
-    """A path as valid UTF-8: bytes of another encoding are written as `\\xNN`."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+def _text(path: str) -> str:
+    """A path as valid UTF-8: bytes of another encoding are written as `\\xNN`. The same object if nothing changes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return path

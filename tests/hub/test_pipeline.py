@@ -1,13 +1,16 @@
 """Extraction of whole collections: one row per image or a named failure, whatever is killed, added or broken."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -186,6 +189,36 @@ def test_features_that_are_not_finite_are_failures_not_rows(
     report = extract_file(open_images(str(fill(range(4)))), tmp_path / "out.parquet", tiny)
     assert report.failed == {"a/0002.png": "its features are not finite"}
     assert len(read_features(tmp_path / "out.parquet").paths) == 3
+
+
+def test_data_sets_give_their_rows_with_failures_named(tmp_path: Path, tiny: FeatureExtractor) -> None:
+    files = []
+    for i in range(6):
+        buffer = io.BytesIO()
+        noise(i).save(buffer, "PNG")
+        files.append(buffer.getvalue() if i != 2 else buffer.getvalue()[:500])
+    features = datasets.Features(
+        {"image": datasets.Image(decode=False), "label": datasets.ClassLabel(names=["x", "y"])}
+    )
+    rows = {"image": [{"bytes": file, "path": None} for file in files], "label": [0, 1, 0, 1, 0, 1]}
+    (tmp_path / "parquet").mkdir()
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "parquet" / "train-0.parquet")
+    (tmp_path / "shards").mkdir()
+    with tarfile.open(tmp_path / "shards" / "train-000.tar", "w") as tar:
+        for i, file in enumerate(files):
+            for name, content in ((f"{i}.png", file), (f"{i}.cls", str(i % 2).encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    expected = tiny([noise(i) for i in (0, 1, 3, 4, 5)])
+    for number, name in enumerate((f"hfds/{tmp_path / 'parquet'}", f"wds/{tmp_path / 'shards'}")):
+        source, out = open_images(name), tmp_path / f"{number}.parquet"
+        report = extract_file(source, out, tiny)
+        assert list(report.failed) == [source.ids[2]]
+        result = read_features(out)
+        assert result.paths == [each for i, each in enumerate(source.ids) if i != 2]
+        np.testing.assert_allclose(result.features, expected, atol=1e-5)
+        np.testing.assert_array_equal(result.labels, [0, 1, 1, 0, 1])
 
 
 def run_script(*arguments: object, launcher: tuple[str, ...] = (sys.executable,)) -> subprocess.Popen[str]:
