@@ -1,5 +1,6 @@
 """Any timm model as a backbone for views of several sizes, or a refusal that says what to change."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,80 +10,116 @@ from timm.models import is_model
 from torch import nn
 
 import aotadmm_timm  # noqa: F401  (registers the families)
+from aotadmm_timm import distributed
 
 from .config import UserError, nearest
+
+logger = logging.getLogger(__name__)
 
 
 def create_backbone(
     name: str,
     sizes: Sequence[int],
     *,
-    pretrained: bool = False,
     model_kwargs: Mapping[str, Any] | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-) -> tuple[nn.Module, dict[str, Any]]:
+    small_image_stem: bool = False,
+) -> tuple[Any, str, dict[str, Any]]:
     """A timm model without classifier that takes square views of all `sizes` (pixels); the first is its own size.
 
     `img_size` and `dynamic_img_size` are set where the constructor takes them. Its pretrained_cfg then states the size
-    and the normalisation (mean, std, if given) that evaluation should use.
+    that evaluation should use.
 
-    Returns: the model, and the arguments beyond its name that build it again (for config.json).
+    Args:
+        name: registered model, untrained.
+        small_image_stem: let a convolutional network see small images at full resolution.
+    Returns: the model, its registered name, and the arguments that build it again (for config.json).
     Raises: UserError for an unknown name, arguments the model refuses, or a size that it cannot take.
     """
-    if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")) and not is_model(name):
+    if not is_model(name):
         raise UserError(f"unknown model {name!r}{nearest(name, timm.list_models())}")
     given = dict(model_kwargs or {})
+    if given.get("in_chans", 3) != 3:
+        raise UserError(f"--model-kwargs in_chans={given['in_chans']}: training images are RGB")
+    architecture = name
+    if small_image_stem:
+        architecture, given = "small_image_stem", {"base": name, **given}
     dynamic = {"dynamic_img_size": True} if len(set(sizes)) > 1 else {}
-    attempts: list[dict[str, Any]] = [{"img_size": sizes[0], **dynamic}, {"img_size": sizes[0]}, {}]
-    model, used, failure = None, {}, None
-    for extra in attempts:
-        try:
-            model = timm.create_model(name, pretrained=pretrained, num_classes=0, **{**extra, **given})
-        except TypeError as err:  # the constructor does not know an argument
-            failure = failure or err
-            continue
-        except (AssertionError, RuntimeError, ValueError, OSError) as err:
-            raise UserError(f"model {name}: {_first_line(err)}") from None
-        used = extra
-        break
-    if model is None:
-        raise UserError(f"model {name}: {failure}")
+    model, used = create_with_first(
+        architecture, [{"img_size": sizes[0], **dynamic}, {"img_size": sizes[0]}, {}], num_classes=0, **given
+    )
     for size in sorted(set(sizes), reverse=True):
         _check_size(model, name, size)
+    state_size(model, sizes[0])
+    return model, architecture, {**{k: v for k, v in used.items() if k == "img_size"}, **given}
+
+
+def create_with_first(name: str, attempts: Sequence[dict[str, Any]], **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """timm's model with the first of several sets of extra arguments that its constructor knows, and that set.
+
+    Raises: UserError in one line, if the model refuses them all, or has another objection.
+    """
+    failure: Exception | None = None
+    for extra in attempts:
+        try:
+            return timm.create_model(name, **{**extra, **kwargs}), extra
+        except TypeError as err:  # the constructor does not know an argument
+            failure = err
+        except (AssertionError, RuntimeError, ValueError, OSError) as err:
+            raise UserError(f"model {name}: {first_line(err)}") from None
+    raise UserError(f"model {name}: {failure}")
+
+
+def state_size(model: Any, size: int) -> None:
+    """Let the model's configuration say that its images are whole pictures of size x size pixels."""
     config = dict(model.pretrained_cfg)
-    config["input_size"] = (config.get("input_size", (3,))[0], sizes[0], sizes[0])
-    config.pop("test_input_size", None)
+    for key in ("test_input_size", "test_crop_pct", "file", "state_dict", "url", "hf_hub_id", "source"):
+        config.pop(key, None)  # of the weights it started from, if any
+    config["input_size"] = (config.get("input_size", (3,))[0], size, size)
     config["crop_pct"] = 1.0
-    if mean is not None and std is not None:
-        config["mean"], config["std"] = tuple(mean), tuple(std)
     model.pretrained_cfg = model.default_cfg = config
-    kept = {k: v for k, v in used.items() if k == "img_size"}
-    return model, {**kept, **given}
 
 
-def _check_size(model: nn.Module, name: str, size: int) -> None:
+def _check_size(model: Any, name: str, size: int) -> None:
+    """Refuse a size that the model cannot take; warn where nothing is left of its resolution."""
     patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
     if patch is not None and size < max(patch):
         raise UserError(
             f"model {name}: a view of {size}x{size} pixels is smaller than a patch of {patch[0]}x{patch[1]}"
         )
-    channels = int(getattr(model, "in_chans", 3))
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            features = model(torch.zeros(2, channels, size, size))
+            maps = model.forward_features(torch.zeros(2, 3, size, size))
+            features = model.forward_head(maps)
     except (AssertionError, RuntimeError, ValueError) as err:
         raise UserError(
-            f"model {name} cannot take views of {size}x{size} pixels ({_first_line(err)}); choose other --global-size "
+            f"model {name} cannot take views of {size}x{size} pixels ({first_line(err)}); choose another --global-size "
             "or --local-size, --num-local 0, or --small-image-stem for a convolutional network"
         ) from None
     finally:
         model.train(training)
     if features.ndim != 2:
         raise UserError(f"model {name}: features must be (B, d), got {tuple(features.shape)}; it has no pooling")
+    if maps.ndim == 4 and maps.shape[2:] == (1, 1) and patch is None:
+        logger.warning(
+            "%s shrinks a view of %dx%d pixels to a point before pooling; --small-image-stem keeps more",
+            name,
+            size,
+            size,
+        )
 
 
-def _first_line(err: BaseException) -> str:
+def synchronise_batch_norm(model: nn.Module, device: torch.device) -> None:
+    """Batch statistics over all ranks in the model's BatchNorm layers, in place; where torch can: on CUDA."""
+    if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        return
+    if device.type == "cuda":
+        timm.layers.convert_sync_batchnorm(model)
+    elif distributed.is_main():
+        logger.warning("on CPUs each process has its own BatchNorm statistics: N processes do not equal one")
+
+
+def first_line(err: BaseException) -> str:
+    """The first line of an error's message."""
     return str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__

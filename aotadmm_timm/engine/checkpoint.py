@@ -12,7 +12,7 @@ from .config import UserError
 
 logger = logging.getLogger(__name__)
 
-LAST, PREVIOUS = "last.pt", "previous.pt"
+LAST, PREVIOUS, DAMAGED = "last.pt", "previous.pt", "damaged.pt"
 
 
 def save(folder: Path, content: dict[str, Any]) -> Path:
@@ -45,11 +45,12 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def find(resume: str, run: Path) -> dict[str, Any] | None:
+def find(resume: str, run: Path, *, repair: bool = True) -> dict[str, Any] | None:
     """The checkpoint to continue from, or None to start at step 0.
 
     Args:
         resume: "auto" (the newest whole one in `run`), a checkpoint file, or a run folder.
+        repair: put a damaged last.pt of `run` aside; `save` would otherwise make it the previous one.
     Raises: UserError if there are checkpoints, but none that can be read: a run never starts afresh over them.
     """
     path = Path(resume)
@@ -60,12 +61,19 @@ def find(resume: str, run: Path) -> dict[str, Any] | None:
     folder = (run if resume == "auto" else path) / "checkpoints"
     present = [folder / name for name in (LAST, PREVIOUS) if (folder / name).exists()]
     if not present:
-        if resume != "auto":
-            raise UserError(f"--resume {resume}: no checkpoint in it")
+        if resume != "auto" or (folder / DAMAGED).exists():
+            raise UserError(f"--resume {resume}: no checkpoint in {folder} that can be read")
         return None
+    failures = []
     for path in present:
         try:
-            return load(path)
+            content = load(path)
         except UserError as err:
-            logger.warning("%s%s", err, "; trying the previous one" if path.name == LAST else "")
-    raise UserError(f"{folder}: no checkpoint in it can be read")
+            failures.append(str(err))
+            continue
+        for failure in failures:
+            logger.warning("%s; using %s instead", failure, path)
+        if failures and repair and folder.parent == run:
+            os.replace(folder / LAST, folder / DAMAGED)
+        return content
+    raise UserError(f"no checkpoint can be read: {'; '.join(failures)}")

@@ -132,7 +132,7 @@ def _parser(cls: type, hints: dict[str, Any], description: str | None) -> _Parse
     for f in dataclasses.fields(cls):
         key = key_of(f)
         flag = "--" + key.replace("_", "-")
-        default = f.default if f.default is not dataclasses.MISSING else f.default_factory()  # type: ignore[misc]
+        default = f.default if f.default is not dataclasses.MISSING else f.default_factory()  # type: ignore[operator]
         shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
         notes = [str(f.metadata.get("help", ""))]
         if f.metadata.get("unit"):
@@ -243,10 +243,12 @@ def run(main: Callable[[], None]) -> None:
     """
     try:
         main()
-    except (ValueError, FileNotFoundError, ModuleNotFoundError) as err:
+    except (ValueError, OSError, ModuleNotFoundError) as err:
         if os.environ.get("AOTADMM_TIMM_TRACEBACK"):
             raise
-        print(f"error: {' '.join(str(err).split())}", file=sys.stderr)
+        rank = os.environ.get("RANK", "0")
+        where = f" (rank {rank})" if rank != "0" else ""
+        print(f"error{where}: {' '.join(str(err).split())}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)

@@ -9,12 +9,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
+from timm.utils.random import random_seed
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -26,7 +27,7 @@ from .run_folder import RunFolder
 VERSION = 1
 
 
-class Diverged(ArithmeticError):
+class Diverged(ValueError):
     """A loss term is no longer finite."""
 
 
@@ -40,7 +41,8 @@ class Loop:
 
     Attributes:
         compute: (batch, step) -> terms; "loss" is the scalar to minimise, scalar tensors are logged, others ignored.
-        batches: (start, stop) -> the batches of those steps (objects with `.indices`, the samples of this rank).
+        batches: (start, stop) -> the batches of those steps (objects with `.indices`, the samples of this rank);
+            with `accumulate` n there are n batches to a step.
         parameters: what gradient clipping sees.
         steps, steps_per_epoch: length of the whole run and of an epoch.
         state: what a checkpoint holds, by name: objects with `state_dict` and `load_state_dict`.
@@ -49,8 +51,9 @@ class Loop:
         save_every: epochs between checkpoints; 0 keeps none but the one at a stop and at the end.
         log_every: steps averaged into one row of the log.
         stop_after: end after this many epochs, with the schedule of the whole run.
+        no_sync: context in which gradients are not averaged over ranks yet (DistributedDataParallel's).
         after_step: called with the number of completed steps, before the checkpoint (EMA updates).
-        after_epoch: called with (epochs done, steps done); what it returns is logged as a row (probes).
+        after_epoch: called with the number of epochs begun; what it returns is logged as a row (probes).
     """
 
     compute: Callable[[Any, int], dict[str, Tensor]]
@@ -71,10 +74,12 @@ class Loop:
     save_every: int = 1
     log_every: int = 10
     stop_after: int | None = None
+    no_sync: Callable[[], AbstractContextManager[Any]] = nullcontext
     after_step: Callable[[int], None] | None = None
-    after_epoch: Callable[[int, int], dict[str, float] | None] | None = None
+    after_epoch: Callable[[int], dict[str, float]] | None = None
 
-    def _snapshot(self, step: int, window: list[dict[str, float]]) -> dict[str, Any]:
+    def snapshot(self, step: int, window: list[dict[str, float]]) -> dict[str, Any]:
+        """What a checkpoint holds: tensors and plain values. `window` are terms that were not logged yet."""
         return {
             "version": VERSION,
             "step": step,
@@ -94,8 +99,8 @@ class Loop:
         return int(snapshot["step"]), list(snapshot["window"])
 
 
-def fit(loop: Loop, snapshot: dict[str, Any] | None = None) -> float:
-    """Train to the end, from a checkpoint if there is one. Returns the images per second of this process's steps.
+def fit(loop: Loop, snapshot: dict[str, Any] | None = None) -> None:
+    """Train to the end, from a checkpoint if there is one.
 
     Raises:
         Diverged: a term is not finite; names step and term, the last checkpoint stays.
@@ -106,56 +111,37 @@ def fit(loop: Loop, snapshot: dict[str, Any] | None = None) -> float:
     if main:
         loop.run.rewind_log(start)
     stop = loop.steps if loop.stop_after is None else min(loop.steps, loop.stop_after * loop.steps_per_epoch)
-    asked = _Signals()
-    images, began, tick, tick_images = 0, time.perf_counter(), time.perf_counter(), 0
-    bar = tqdm(
-        total=stop, initial=start, disable=not main, unit="step", dynamic_ncols=True,
-        mininterval=0.5 if sys.stderr.isatty() else 15,
-    )  # fmt: skip
     saved = start if snapshot else -1
+    meter = _Meter(loop, start, stop)
 
     def save(step: int) -> None:
         nonlocal saved
         if main and saved != step:
             if not all(bool(torch.isfinite(p).all()) for p in loop.parameters):
                 raise Diverged(f"step {step}: weights are not finite; the last good checkpoint is kept")
-            checkpoint.save(loop.run.checkpoints, loop._snapshot(step, window))
+            checkpoint.save(loop.run.checkpoints, loop.snapshot(step, window))
         saved = step
 
-    with asked, bar:
-        for step, group in _grouped(
-            loop.batches(start * loop.accumulate, stop * loop.accumulate), start, loop.accumulate
-        ):
-            torch.manual_seed(_step_seed(loop.seed, step, distributed.rank()))
+    with _Signals() as asked, meter:
+        batches = loop.batches(start * loop.accumulate, stop * loop.accumulate)
+        for step, group in _grouped(batches, start, loop.accumulate):
+            random_seed(_step_seed(loop.seed, step), distributed.rank())
             loop.scheduler.step_update(num_updates=step)
-            terms, seen = _step(loop, group, step)
-            images += seen
-            tick_images += seen
+            window.append(_step(loop, group, step))
             done = step + 1
+            epoch = step // loop.steps_per_epoch + 1
             if loop.after_step:
                 loop.after_step(done)
-            window.append(terms)
             ends_epoch = done % loop.steps_per_epoch == 0 or done == stop
+            meter.count(sum(len(batch.indices) for batch in group))
             if done % loop.log_every == 0 or ends_epoch:
-                row = _mean(window)
+                meter.row(done, epoch, _mean(window))
                 window.clear()
-                row["lr"] = max(group["lr"] for group in loop.optimizer.param_groups)
-                now = time.perf_counter()
-                rate = tick_images * distributed.world_size() / max(now - tick, 1e-9)
-                tick, tick_images = now, 0
-                if main:
-                    epoch = -(-done // loop.steps_per_epoch)
-                    loop.run.log({"step": done, "epoch": epoch, **row, "images_per_s": round(rate, 1)})
-                    shown = {k: f"{v:.4g}" for k, v in row.items()}
-                    bar.set_description(f"epoch {epoch}/{loop.steps // loop.steps_per_epoch}")
-                    bar.set_postfix({**shown, "images/s": f"{rate:.0f}"}, refresh=False)
-            bar.update()
             if ends_epoch:
-                epochs = -(-done // loop.steps_per_epoch)
-                if loop.after_epoch and (extra := loop.after_epoch(epochs, done)) and main:
-                    loop.run.log({"step": done, "epoch": epochs, **extra})
-                tick, tick_images = time.perf_counter(), 0
-                if done == stop or (loop.save_every and epochs % loop.save_every == 0):
+                if loop.after_epoch and (extra := loop.after_epoch(epoch)) and main:
+                    loop.run.log({"step": done, "epoch": epoch, **extra})
+                meter.restart()
+                if done == stop or (loop.save_every and epoch % loop.save_every == 0):
                     save(done)
             if distributed.any_rank(asked.number is not None, loop.device):
                 save(done)
@@ -163,32 +149,33 @@ def fit(loop: Loop, snapshot: dict[str, Any] | None = None) -> float:
                     print(f"stopped at step {done}; continue with --resume auto", file=sys.stderr)
                 raise Stopped(128 + (asked.number or signal.SIGTERM))
     distributed.barrier()
-    return images * distributed.world_size() / max(time.perf_counter() - began, 1e-9)
 
 
-def _step(loop: Loop, group: list[Any], step: int) -> tuple[dict[str, float], int]:
-    """One optimizer step over the batches of `group`: the mean of each term, and how many images this rank saw."""
+def _step(loop: Loop, group: list[Any], step: int) -> dict[str, float]:
+    """One optimizer step over the batches of `group`; returns the mean of each term over them and over the ranks."""
     loop.optimizer.zero_grad(set_to_none=True)
-    collected: list[dict[str, float]] = []
-    for batch in group:
-        with torch.autocast(loop.device.type, loop.amp_dtype) if loop.amp_dtype else nullcontext():
-            terms = loop.compute(batch, step)
-        (terms["loss"] / len(group)).backward()
+    total: Tensor | None = None
+    names: list[str] = []
+    for number, batch in enumerate(group, 1):
+        with nullcontext() if number == len(group) else loop.no_sync():
+            with torch.autocast(loop.device.type, loop.amp_dtype) if loop.amp_dtype else nullcontext():
+                terms = loop.compute(batch, step)
+            (terms["loss"] / len(group)).backward()
         scalars = {k: v.detach().float() for k, v in terms.items() if v.ndim == 0}
-        values = torch.stack(list(scalars.values())).tolist()  # one transfer for all terms
-        collected.append(dict(zip(scalars, values, strict=True)))
-    terms_mean = _mean(collected)
-    bad = sorted((k for k, v in terms_mean.items() if not math.isfinite(v)), key=lambda k: k == "loss")
-    if distributed.any_rank(bool(bad), loop.device):
-        bar_name = bad[0] if bad else "loss (on another rank)"
+        names, values = list(scalars), torch.stack(list(scalars.values()))
+        total = values if total is None else total + values
+    assert total is not None
+    means = dict(zip(names, (distributed.all_reduce_mean(total) / len(group)).tolist(), strict=True))
+    bad = sorted((k for k, v in means.items() if not math.isfinite(v)), key=lambda k: k == "loss")
+    if bad:  # on every rank, because the means are
         raise Diverged(
-            f"step {step}: term {bar_name!r} is {terms_mean.get(bar_name, math.nan)}; nothing of this step was kept, "
-            f"the last good checkpoint is in {loop.run.checkpoints}"
+            f"step {step}: term {bad[0]!r} is {means[bad[0]]}; nothing of this step was kept, the last good "
+            f"checkpoint, if any, is in {loop.run.checkpoints}"
         )
     if loop.clip_grad is not None:
         nn.utils.clip_grad_norm_(loop.parameters, loop.clip_grad)
     loop.optimizer.step()
-    return terms_mean, sum(len(batch.indices) for batch in group)
+    return means
 
 
 def _grouped(batches: Iterable[Any], start: int, size: int) -> Iterator[tuple[int, list[Any]]]:
@@ -205,9 +192,48 @@ def _mean(rows: list[dict[str, float]]) -> dict[str, float]:
     return {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]} if rows else {}
 
 
-def _step_seed(seed: int, step: int, rank: int) -> int:
-    """Seed of the global generator (dropout, stochastic depth) at a step: no generator state has to survive a stop."""
-    return (seed * 1_000_003 + step) * 1_009 + rank
+def _step_seed(seed: int, step: int) -> int:
+    """Seed of the global generators (dropout, stochastic depth, mixup) at a step; timm adds the rank.
+
+    With it no generator state has to survive a stop.
+    """
+    return (seed * 1_000_003 + step) * 1_009 % 2**31  # numpy takes 32 bits
+
+
+class _Meter:
+    """The progress bar, and the rows of the log with their images per second over all ranks."""
+
+    def __init__(self, loop: Loop, start: int, stop: int) -> None:
+        self.loop, self.main = loop, distributed.is_main()
+        self.bar = tqdm(
+            total=stop, initial=start, disable=not self.main, unit="step", dynamic_ncols=True,
+            mininterval=0.5 if sys.stderr.isatty() else 15,
+        )  # fmt: skip
+        self.restart()
+
+    def __enter__(self) -> "_Meter":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.bar.close()
+
+    def restart(self) -> None:
+        self.images, self.since = 0, time.perf_counter()
+
+    def count(self, images: int) -> None:
+        self.images += images * distributed.world_size()
+        self.bar.update()
+
+    def row(self, done: int, epoch: int, terms: dict[str, float]) -> None:
+        rate = self.images / max(time.perf_counter() - self.since, 1e-9)
+        self.restart()
+        if not self.main:
+            return
+        terms = {**terms, "lr": max(group["lr"] for group in self.loop.optimizer.param_groups)}
+        self.loop.run.log({"step": done, "epoch": epoch, **terms, "images_per_s": round(rate, 1)})
+        shown = {k: f"{v:.4g}" for k, v in terms.items()}
+        self.bar.set_description(f"epoch {epoch}/{self.loop.steps // self.loop.steps_per_epoch}", refresh=False)
+        self.bar.set_postfix({**shown, "images/s": f"{rate:.0f}"}, refresh=False)
 
 
 class _Signals:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from torch import nn
 
 from .config import UserError
+from .trackers import TensorBoard
 
 _MARKS = ("config.yaml", "log.jsonl", "checkpoints")
 
@@ -33,11 +35,17 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def images_per_second(log: Path) -> float | None:
+    """Median over the rows of a log: what interruptions and a busy minute leave alone."""
+    rates = [row["images_per_s"] for row in read_log(log) if "images_per_s" in row]
+    return statistics.median(rates) if rates else None
+
+
 class RunFolder:
     """Paths and writers of a run.
 
     Args:
-        path: the folder; made if missing.
+        path: the folder; made when something is written.
         resume: whether it may hold a run already.
     Raises: UserError if it holds a run and `resume` is false.
     """
@@ -48,8 +56,7 @@ class RunFolder:
             raise UserError(f"--output {path}: is a file")
         if not resume and any((self.path / mark).exists() for mark in _MARKS):
             raise UserError(f"{path} already holds a run: --resume auto continues it, --output names another folder")
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._board: Any = None
+        self.trackers: list[Any] = [TensorBoard(self.path / "tb")]
 
     @property
     def checkpoints(self) -> Path:
@@ -75,25 +82,16 @@ class RunFolder:
         write_text(self.log_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def log(self, row: dict[str, Any]) -> None:
-        """Append a row (it has a `step`) to log.jsonl and to TensorBoard, where that is installed."""
+        """Append a row (it has a `step`) to log.jsonl, and show its numbers to the trackers."""
         with open(self.log_path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        if self._board is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self._board = SummaryWriter(str(self.path / "tb"), purge_step=row["step"])  # type: ignore[no-untyped-call]
-            except ImportError:
-                self._board = False
-        if self._board:
-            for key, value in row.items():
-                if key not in ("step", "epoch") and isinstance(value, int | float):
-                    self._board.add_scalar(key, value, row["step"])
+        numbers = {k: v for k, v in row.items() if k not in ("step", "epoch") and isinstance(v, int | float)}
+        for tracker in self.trackers:
+            tracker.log(row["step"], numbers)
 
     def close(self) -> None:
-        if self._board:
-            self._board.close()
-        self._board = None
+        for tracker in self.trackers:
+            tracker.close()
 
     def save_encoder(self, backbone: nn.Module, *, model_args: dict[str, Any] | None = None) -> None:
         """The backbone in timm's `local-dir:` format: model.safetensors and config.json."""

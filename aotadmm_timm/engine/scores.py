@@ -1,0 +1,53 @@
+"""Frozen-feature scores around a pretraining: the probe over time, and the table at the end."""
+
+import logging
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, only_readable
+from aotadmm_timm.evaluation import extract_features, knn_accuracy
+from aotadmm_timm.evaluation.summary import frozen_scores
+
+logger = logging.getLogger(__name__)
+
+
+class HeldOutProbe:
+    """kNN accuracy on a fixed held-out tenth of train (labels held out; the images themselves are trained on)."""
+
+    LIMIT = 5000  # images of each part: a probe is a glance, not a result
+
+    def __init__(self, train: LabelledImages, encoder: nn.Module) -> None:
+        rng = np.random.default_rng(0)
+        parts = [np.sort(rng.permutation(part)[: self.LIMIT]) for part in held_out_split(train.labels)]
+        self.bank, self.held = (only_readable(train.subset(part)) for part in parts)
+        self.encoder = encoder
+
+    def __call__(self) -> dict[str, float]:
+        """{"probe_knn20": fraction}, or nothing if no image can be held out."""
+        if not len(self.held) or not len(self.bank):
+            return {}
+        bank, held = (extract_features(self.encoder, eval_loader(x, self.encoder)) for x in (self.bank, self.held))
+        return {"probe_knn20": knn_accuracy(*bank, *held, k=20)}
+
+
+def final_scores(
+    train: LabelledImages, test: LabelledImages | None, encoder: nn.Module, untrained: nn.Module
+) -> dict[str, Any]:
+    """Scores of the trained encoder, of the same one untrained, and of raw pixels. Test is read here, once.
+
+    Without a test set the held-out tenth of train takes its place.
+    """
+    train, where = only_readable(train), "test"
+    if test is None:
+        kept, held = held_out_split(train.labels)
+        train, test, where = train.subset(kept), train.subset(held), "held-out tenth of train"
+    else:
+        test = only_readable(test)
+    scores: dict[str, Any] = {"evaluated_on": where}
+    models: dict[str, nn.Module] = {"pretrained": encoder, "untrained": untrained, "pixels": nn.Flatten()}
+    for key, model in models.items():
+        bank, query = (extract_features(model, eval_loader(x, encoder)) for x in (train, test))
+        scores[key] = frozen_scores(*bank, *query)
+    return scores

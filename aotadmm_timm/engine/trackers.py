@@ -1,0 +1,55 @@
+"""Where numbers go besides log.jsonl: TensorBoard if it is installed, Weights & Biases if it is asked for."""
+
+from pathlib import Path
+from typing import Any
+
+from .config import UserError
+
+
+class TensorBoard:
+    """Event files in `folder`; without tensorboard installed nothing is written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer: Any = None
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        if self._writer is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                self._writer = False
+            else:
+                self._writer = SummaryWriter(str(self.folder), purge_step=step)
+        if self._writer:
+            for key, value in values.items():
+                self._writer.add_scalar(key, value, step)
+
+    def close(self) -> None:
+        if self._writer:
+            self._writer.close()
+        self._writer = None
+
+
+class WeightsAndBiases:
+    """One W&B run per run folder; a resumed run continues it.
+
+    Raises: UserError if wandb is not installed.
+    """
+
+    def __init__(self, project: str, folder: Path, config: dict[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise UserError("--wandb: Weights & Biases is not installed: pip install wandb") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        # the folder's name is the run's id, so that --resume goes on with the same curves
+        self._run = wandb.init(
+            project=project, dir=str(folder), name=folder.name, id=folder.name, resume="allow", config=config
+        )
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self._run.log(values, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
