@@ -21,6 +21,7 @@ import torch
 import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm import distributed
 from aotadmm_timm.engine.config import UserError, option, parse, run
+from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.hub.extract import DEFAULT_MODEL, POOLS, FeatureExtractor
 from aotadmm_timm.hub.feature_file import check_suffix
 from aotadmm_timm.hub.images import open_images
@@ -32,6 +33,7 @@ class Config:
     images: str = option(None, "folder, .txt file with one path per line, or data set (hfds/, wds/, torch/, digits)")
     out: str = option(None, "file to write; .parquet or .safetensors")
     model: str = option(DEFAULT_MODEL, "registered name, run or model folder, or hf-hub:ORG/NAME[@REVISION]")
+    import_: str | None = option(None, "Python file or module to import first (registers your own models)")
     batch_size: int = option(64, "images per forward pass")
     layers: tuple[int, ...] = option((), "blocks to take features from, e.g. 3 7 -1; default: the model's own features")
     pool: str = option("model", "how tokens become one vector; none keeps them all", choices=("model", *POOLS))
@@ -49,6 +51,8 @@ class Config:
 
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("images", "out"))
+    if cfg.import_:
+        import_plugin(cfg.import_)
     check_suffix(Path(cfg.out))
     source = open_images(cfg.images, split=cfg.split, input_key=cfg.input_key, target_key=cfg.target_key)
     device = distributed.init_distributed(cfg.device)

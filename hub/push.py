@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm.engine.config import option, parse, run
+from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.hub.publish import publish
 
 
@@ -17,6 +18,7 @@ from aotadmm_timm.hub.publish import publish
 class Config:
     source: str = option(None, "run folder, model folder, or checkpoint file")
     repo_id: str = option(None, "ORG/NAME on the Hub")
+    import_: str | None = option(None, "Python file or module to import first (registers your own models)")
     model: str | None = option(None, "model name, for a checkpoint file outside a run folder")
     license: str | None = option(None, "licence id as the Hub knows it; by default the configuration's")
     dry_run: str | None = option(None, "write the files to this folder instead of pushing them")
@@ -28,6 +30,8 @@ class Config:
 
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("source", "repo_id"))
+    if cfg.import_:
+        import_plugin(cfg.import_)
     where = publish(
         cfg.source,
         cfg.repo_id,

@@ -8,12 +8,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import timm
 import yaml
-from huggingface_hub import ModelCardData
+from huggingface_hub import ModelCardData, get_token
 
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9_]{8,}")
 # Recipe keys that tell about the author's machine, not about the model.
-_PRIVATE_KEYS = {"output", "resume", "config", "root", "data_dir", "cache_dir", "import", "num_workers", "token"}
+_PRIVATE_KEYS = {
+    "output",
+    "resume",
+    "config",
+    "data_dir",
+    "dataset_download",
+    "import",
+    "num_workers",
+    "wandb",
+    "token",
+}
+# Entries of a block of scores that are no scores.
+_COUNTS = ("train_images", "test_images", "width")
 # What the Hub calls the data sets that have another name here.
 _HUB_DATASETS = {"torch/cifar10": "uoft-cs/cifar10", "torch/cifar100": "uoft-cs/cifar100"}
 _SCORES = {
@@ -70,20 +83,23 @@ def model_card(
     task = "image-classification" if classes else "image-feature-extraction"
     dataset = _dataset(run.config.get("dataset"))
     method = run.metrics.get("convention", {}).get("method") or run.config.get("method")
+    owner = timm.model_entrypoint(architecture).__module__.partition(".")[0]
     data = ModelCardData(
         library_name="timm",
         pipeline_tag=task,
         license=license,
         datasets=[_HUB_DATASETS.get(dataset, dataset.removeprefix("hfds/"))] if dataset else None,
-        tags=["timm", "aotadmm_timm", "self-supervised-learning", *([str(method)] if method else [])],
+        tags=list(
+            dict.fromkeys(["timm", owner, "self-supervised-learning", *([str(method).lower()] if method else [])])
+        ),
     )
     input_size = model_config.get("pretrained_cfg", {}).get("input_size", [])
     intro = f"`{architecture}`, {num_parameters / 1e6:.2f} M parameters"
     intro += f", input {'x'.join(map(str, input_size[-2:]))}" if input_size else ""
-    intro += f", pretrained on {dataset}." if dataset else "."
+    intro += f", trained on {dataset}." if dataset else "."
     sections = [
         f"---\n{data.to_yaml()}\n---\n\n# {repo_id.partition('/')[2]}\n\n{intro}",
-        _usage(repo_id, architecture, classes),
+        _usage(repo_id, architecture, owner, classes),
         _results(run),
         _recipe(run),
         _environment(run, license),
@@ -94,75 +110,82 @@ def model_card(
 
 
 def scrub(text: str) -> str:
-    """`text` without anything that looks like a Hub token."""
+    """`text` without this user's Hub token, or anything that looks like one."""
+    if token := get_token():
+        text = text.replace(token, "hf_***")
     return _TOKEN.sub("hf_***", text)
 
 
-def _usage(repo_id: str, architecture: str, classes: int) -> str:
+def _usage(repo_id: str, architecture: str, owner: str, classes: int) -> str:
+    """How to install and load it; `owner` is the package whose import registers the architecture."""
     what = "logits" if classes else "one feature vector per image"
+    versions = [f'"{name}=={version(name)}"' for name in ("aotadmm_timm", "timm") if name in (owner, "timm")]
+    imports = "import timm"
+    remedy = ""
+    if owner != "timm":
+        imports = f"import {owner}, timm  # the first import registers {architecture} with timm"
+        remedy = f" `RuntimeError: Unknown model ({architecture})` means that `import {owner}` is missing."
+    if owner not in ("timm", "aotadmm_timm"):
+        remedy += f" `{owner}` is code of the author's, not part of a released package."
     return f"""## Use
 
 ```bash
-pip install "aotadmm_timm=={version("aotadmm_timm")}" "timm=={version("timm")}"
+pip install {" ".join(versions)}
 ```
 
 ```python
-import aotadmm_timm, timm  # the first import registers {architecture} with timm
+{imports}
 model = timm.create_model("hf-hub:{repo_id}", pretrained=True).eval()
 ```
 
-`model(images)` gives {what}; `timm.data.create_transform(**timm.data.resolve_data_config(model=model))` is the
-preprocessing. `RuntimeError: Unknown model ({architecture})` means that `import aotadmm_timm` is missing."""
+`model(images)` gives {what}; its preprocessing is
+`timm.data.create_transform(**timm.data.resolve_data_config(model=model))`.{remedy}"""
 
 
 def _results(run: Run) -> str:
     """A table: one row per score, one column per block of scores (the model, and the baselines measured beside it)."""
     blocks = {name: block for name, block in run.metrics.items() if _is_scores(block)}
-    if not blocks:
-        return ""
     names = list(dict.fromkeys(key.removesuffix("_mean") for block in blocks.values() for key in block))
-    names = [n for n in names if not n.endswith("_std") and any(_score(block, n) for block in blocks.values())]
+    names = [name for name in names if not name.endswith("_std") and name not in _COUNTS]
+    if not names:
+        return ""
     lines = [f"| | {' | '.join(blocks)} |", "|---" * (len(blocks) + 1) + "|"]
     for name in names:
         cells = [_score(block, name) or "-" for block in blocks.values()]
         lines.append(f"| {_SCORES.get(name, name)} | {' | '.join(cells)} |")
-    counts = _counts(run)
-    return "## Results\n\n" + "\n".join(lines) + (f"\n\n{counts}" if counts else "")
+    return "## Results\n\n" + "\n".join(lines) + "\n\n" + _counts(run, next(iter(blocks.values())))
 
 
 def _score(block: Mapping[str, Any], name: str) -> str | None:
-    value = block.get(f"{name}_mean", block.get(name))
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A score with its spread as a table cell. Scores are fractions, shown in per cent; others keep their unit."""
+    value, spread = block.get(f"{name}_mean", block.get(name)), block.get(f"{name}_std")
+    if value is None:
         return None
-    spread = block.get(f"{name}_std")
-    if not 0 <= value <= 1 or name == "rankme":  # scores of models are fractions; everything else keeps its unit
-        return f"{value:.2f}" + (f" ± {spread:.2f}" if isinstance(spread, int | float) else "")
-    return f"{100 * value:.2f} %" + (f" ± {100 * spread:.2f}" if isinstance(spread, int | float) else "")
+    scale, unit = (1.0, "") if name == "rankme" or not 0 <= value <= 1 else (100.0, " %")
+    text = f"{scale * value:.2f}{unit}" + (f" ± {scale * spread:.2f}" if spread is not None else "")
+    return text + (f" of {block['width']}" if name == "rankme" and "width" in block else "")
 
 
-def _counts(run: Run) -> str:
+def _counts(run: Run, block: Mapping[str, Any]) -> str:
     """How many images, draws and seeds stand behind the scores, as far as the run says."""
-    metrics, parts = run.metrics, []
-    test = metrics.get("test_images", metrics.get("num_test"))
+    parts = []
+    test = block.get("test_images", run.metrics.get("test_images"))
     if isinstance(test, int) and test > 0:
+        where = run.metrics.get("evaluated_on")
         parts.append(
-            f"n = {test:,} test images, so one standard error of an accuracy p is sqrt(p (1 - p) / {test}), "
-            f"at most {50 / test**0.5:.2f} points."
+            f"n = {test:,} images" + (f" ({where})" if where else "") + f": the standard error of an accuracy p is "
+            f"sqrt(p (1 - p) / n), at most {50 / test**0.5:.2f} points."
         )
-    draws = metrics.get("few_label_draws")
-    if isinstance(draws, int):
-        parts.append(f"± is the standard deviation over {draws} draws of the labelled images.")
-    elif any(key.endswith("_std") for block in metrics.values() if _is_scores(block) for key in block):
+    if any(key.endswith("_std") for key in block):
         parts.append("± is one standard deviation over the draws of the labelled images.")
-    if "seed" in run.config:
-        parts.append(f"One training run (seed {run.config['seed']}).")
+    parts.append(f"One training run (seed {run.config['seed']})." if "seed" in run.config else "One training run.")
     return " ".join(parts)
 
 
 def _recipe(run: Run) -> str:
     rows = [f"| {key} | {_plain(value)} |" for key, value in run.config.items() if _public(key, value)]
     text = "## Recipe\n\n| option | value |\n|---|---|\n" + "\n".join(rows) if rows else ""
-    convention = run.metrics.get("convention")
+    convention = run.metrics.get("convention", run.config.get("convention"))
     if isinstance(convention, Mapping) and convention:
         stated = "\n".join(f"- {key}: {_plain(value)}" for key, value in convention.items())
         text += f"\n\n### Loss convention\n\n{stated}"
@@ -195,22 +218,25 @@ def _dataset(name: Any) -> str | None:
 
 
 def _public(key: str, value: Any) -> bool:
-    return key not in _PRIVATE_KEYS and value is not None
+    """Whether a recipe entry belongs on the card: set, flat, and about the model."""
+    return key not in _PRIVATE_KEYS and key != "convention" and value is not None and value != {}
 
 
 def _plain(value: Any) -> str:
     """One table cell: no line breaks, no cell borders, and of absolute or relative paths only the file name."""
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    if isinstance(value, dict):
+        value = ", ".join(f"{key}={each}" for key, each in value.items())
     if isinstance(value, str) and re.match(r"(hfds/|wds/)?[./~].*/", value):
         value = Path(value).name
     return " ".join(str(value).split()).replace("|", "\\|")
 
 
 def _is_scores(block: Any) -> bool:
-    return (
-        isinstance(block, Mapping)
-        and bool(block)
-        and all(isinstance(v, int | float) and not isinstance(v, bool) for v in block.values())
-    )
+    """Whether a block of metrics.json is a table column: numbers by name (null where one could not be computed)."""
+    values = [v for v in block.values() if v is not None] if isinstance(block, Mapping) else []
+    return bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
 def _mapping(path: Path, load: Any) -> Mapping[str, Any]:

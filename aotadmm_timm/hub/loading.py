@@ -87,6 +87,8 @@ def encoder_folder(folder: Path) -> Path:
     for candidate in (folder / "encoder", folder):
         if (candidate / "config.json").is_file():
             return candidate
+    if (folder / "checkpoints").is_dir():
+        raise ValueError(f"{folder}: the run has not finished, it has no encoder/ yet; name one of its checkpoints/")
     raise ValueError(f"{folder}: neither a run (no encoder/config.json) nor a model folder (no config.json)")
 
 

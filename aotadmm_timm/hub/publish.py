@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +122,11 @@ def open_source(source: Path, model: str | None = None) -> tuple[nn.Module, Run]
     run = Run()
     arguments: dict[str, Any] = {}
     folder = source.parent.parent if source.parent.name == "checkpoints" else None
-    if folder is not None and (folder / "encoder" / CONFIG).is_file():
-        # The encoder's configuration knows the arguments that the model was built with.
-        config = json.loads((folder / "encoder" / CONFIG).read_text(encoding="utf-8"))
-        model, arguments = model or config["architecture"], config.get("model_args", {})
     if folder is not None:
-        run = replace(read_run(folder), figure=None)
-        model = model or run.config.get("model")
+        # The scores in metrics.json, the figure and the log belong to the end of the run, not to any checkpoint of it.
+        run = Run(config=read_run(folder).config)
+        model = model or run.config.get("architecture", run.config.get("model"))
+        arguments = run.config.get("model_args", {})
     if model is None:
         raise ValueError(f"{source}: a checkpoint file does not say what model it belongs to; name it with --model")
     if not timm.is_model(model):
@@ -157,13 +154,13 @@ def checkpoint_weights(path: Path) -> dict[str, Tensor]:
         # torch raises what the unpickler meets: UnpicklingError for code, RuntimeError or EOFError for damage.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path}: refused: not a file of tensors and plain values ({reason})") from error
-    parts = content.get("state", {}).values() if isinstance(content, Mapping) else []
-    for part in parts:  # a training checkpoint: the method's state holds the backbone beside projector and buffers
-        backbone = {k.removeprefix("backbone."): v for k, v in part.items() if str(k).startswith("backbone.")}
-        if backbone:
-            return backbone
     if not isinstance(content, Mapping):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not a state dict")
+    # A training checkpoint: the moving average of the backbone if there is one, else the backbone within the method.
+    for part, prefix in (("ema", "module."), ("method", "backbone.")):
+        tensors = content.get("state", {}).get(part, {})
+        if backbone := {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}:
+            return backbone
     return dict(content)
 
 

@@ -14,11 +14,20 @@ from timm.models import save_for_hf
 import aotadmm_timm  # noqa: F401  (registers the models)
 
 METRICS = {
-    "pretrained": {"knn20": 0.8123, "linear": 0.8456, "few_label_mean": 0.61, "few_label_std": 0.021, "rankme": 57.3},
-    "untrained": {"knn20": 0.35, "linear": 0.42},
-    "pixels": {"knn20": 0.33},
-    "test_images": 10000,
-    "convention": {"method": "lejepa", "form": "convex", "target": "global", "lamb": 0.05, "tap": "pooled"},
+    "pretrained": {
+        "knn20": 0.8123,
+        "linear": 0.8456,
+        "few_label_mean": 0.61,
+        "few_label_std": 0.021,
+        "rankme": 57.3,
+        "train_images": 50000,
+        "test_images": 10000,
+        "width": 384,
+    },
+    "untrained": {"knn20": 0.35, "linear": 0.42, "test_images": 10000},
+    "pixels": {"knn20": 0.33, "test_images": 10000},
+    "evaluated_on": "test",
+    "convention": {"method": "LeJEPA", "form": "convex", "target": "global", "lamb": 0.05, "tap": "pooled"},
     "environment": {"torch": "2.14.1", "commit": "0123abcd", "device": "cpu", "hardware": "Epyc", "threads": 2},
     "seconds": 3600.5,
     "images_per_second": 512.0,
@@ -31,6 +40,11 @@ CONFIG = {
     "lr": 0.0005,
     "lamb": 0.05,
     "seed": 3,
+    "min_lr": None,
+    "projector": [512, 64],
+    "convention": {"method": "LeJEPA"},
+    "architecture": "aot_admm_tiny",
+    "model_args": {"depth": 2},
     "output": "/home/somebody/runs/a",
     "data_dir": "/home/somebody/data",
 }

@@ -37,11 +37,20 @@ def test_every_recorded_result_recipe_convention_and_machine_is_stated(make_run:
     assert "| kNN, k = 20 | 81.23 % | 35.00 % | 33.00 % |" in text
     assert "| linear probe | 84.56 % | 42.00 % | - |" in text
     assert "| few-label probe | 61.00 % ± 2.10 | - | - |" in text
-    assert "| RankMe | 57.30 | - | - |" in text
-    assert "n = 10,000 test images" in text
+    assert "| RankMe | 57.30 of 384 | - | - |" in text
+    assert "n = 10,000 images (test)" in text
     assert "at most 0.50 points" in text
     assert "One training run (seed 3)" in text
-    for line in ("| epochs | 30 |", "| lamb | 0.05 |", "- form: convex", "- tap: pooled", "- hardware: Epyc"):
+    assert "train_images" not in text
+    for line in (
+        "| epochs | 30 |",
+        "| projector | 512, 64 |",
+        "| model_args | depth=2 |",
+        "| lamb | 0.05 |",
+        "- form: convex",
+        "- tap: pooled",
+        "- hardware: Epyc",
+    ):
         assert line in text
     assert "- commit: 0123abcd" in text
     assert "step 2, loss 0.333333" in text  # the last whole line of the log
@@ -82,12 +91,21 @@ def test_a_run_that_recorded_nothing_gets_a_card_without_numbers(tmp_path: Path)
 
 
 def test_odd_metrics_are_shown_as_they_are_or_left_out() -> None:
-    metrics = {"pretrained": {"knn20": 0.5, "loss": 3.25, "other": None}, "list": [1, 2], "test": {"top1": 0.75}}
+    metrics = {"mixed": {"knn20": 0.5, "note": "text"}, "list": [1, 2], "test": {"top1": 0.75, "loss": 3.25, "x": None}}
     text = card(Run(metrics=metrics))
-    assert "| | test |" in text  # the first block holds something that is not a number
+    assert "| | test |" in text
     assert "| top1 | 75.00 % |" in text
-    text = card(Run(metrics={"pretrained": {"knn20": 0.5, "loss": 3.25}}))
     assert "| loss | 3.25 |" in text
+    assert "| x | - |" in text
+
+
+def test_a_model_of_timms_own_or_of_the_authors_is_loaded_its_own_way() -> None:
+    config = {"architecture": "test_vit", "num_classes": 3}
+    text = model_card(Run(), repo_id="org/name", model_config=config, num_parameters=1, license=None)
+    assert "\nimport timm\n" in text
+    assert "aotadmm_timm" not in text
+    assert "gives logits" in text
+    assert front_matter(text)["pipeline_tag"] == "image-classification"
 
 
 def test_a_damaged_record_is_named(make_run: MakeRun) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -189,11 +190,20 @@ def test_a_training_checkpoint_is_pushed_with_its_runs_records(make_run: MakeRun
     changed = {name: tensor + 1 if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
     method = {f"backbone.{name}": tensor for name, tensor in changed.items()} | {"projector.bias": torch.zeros(3)}
     (run / "checkpoints").mkdir()
-    torch.save({"step": 7, "state": {"method": method, "optimizer": {"state": {}}}}, run / "checkpoints" / "last.pt")
-    prepare(run / "checkpoints" / "last.pt", tmp_path / "out", repo_id=REPO)
+    last, state = run / "checkpoints" / "last.pt", {"method": method, "optimizer": {"state": {}}}
+    torch.save({"step": 7, "state": state}, last)
+    shutil.rmtree(run / "encoder")  # a run that has not finished
+    with pytest.raises(ValueError, match="has not finished"):
+        prepare(run, tmp_path / "out", repo_id=REPO)
+    prepare(last, tmp_path / "out", repo_id=REPO)
     pushed = checkpoint_weights(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(pushed[name], changed[name]) for name in changed)
-    assert "uoft-cs/cifar10" in (tmp_path / "out" / "README.md").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "uoft-cs/cifar10" in card
+    assert "## Results" not in card  # the scores are those of the finished run
+    average = {f"module.{name}": tensor for name, tensor in weights.items()}
+    torch.save({"step": 7, "state": {**state, "ema": average}}, last)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in checkpoint_weights(last).items())
 
 
 def test_a_bare_weights_file_needs_its_models_name(tmp_path: Path) -> None:
