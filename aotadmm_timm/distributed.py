@@ -107,13 +107,20 @@ class _AllGather(torch.autograd.Function):
         return total.split(ctx.sizes)[rank()], None
 
 
-def all_gather(t: Tensor) -> Tensor:
-    """Rows of all ranks in rank order, (sum of n_r, ...) from (n_r, ...); the n_r may differ; differentiable."""
+def all_gather(t: Tensor, *, sizes: list[int] | None = None) -> Tensor:
+    """Rows of all ranks in rank order, (sum of n_r, ...) from (n_r, ...); differentiable.
+
+    Args:
+        t: (n_r, ...), the n_r may differ.
+        sizes: the n_r, where every rank knows them; otherwise they are gathered first, which waits for the device.
+    """
     if world_size() == 1:
         return t
-    sizes = [torch.empty(1, dtype=torch.int64, device=t.device) for _ in range(world_size())]
-    dist.all_gather(sizes, torch.tensor([len(t)], device=t.device))
-    return _AllGather.apply(t, [int(size) for size in sizes])
+    if sizes is None:
+        counts = [torch.empty(1, dtype=torch.int64, device=t.device) for _ in range(world_size())]
+        dist.all_gather(counts, torch.tensor([len(t)], device=t.device))
+        sizes = [int(count) for count in counts]
+    return _AllGather.apply(t, sizes)
 
 
 def all_gather_objects(obj: Any) -> list[Any]:

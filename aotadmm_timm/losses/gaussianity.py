@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from aotadmm_timm.distributed import all_reduce_sum, total_count
+from aotadmm_timm.distributed import all_reduce_sum, total_count, world_size
 
 from .directions import unit_directions
 from .harmonics import Harmonics
@@ -97,10 +97,11 @@ class _EppsPulley(torch.autograd.Function):
         gaussian = torch.cat([phi, torch.zeros_like(phi)])
         weight = torch.cat([weight, weight])
 
-        # Every rank must cut alike, whatever its own number of samples: the tiles are reduced one by one.
+        # The tiles are reduced over ranks one by one: cut by the mean number of samples, which all ranks know.
+        share = max(1, count // world_size() if over_ranks else count)
         tile = _TILE.get(z.device.type, _TILE_ELSEWHERE)
-        width = max(1, _TILES_PER_PRODUCT * tile // (views * count))
-        rows = min(max(1, tile // count), views * min(width, num_slices))
+        width = max(1, _TILES_PER_PRODUCT * tile // (views * share))
+        rows = min(max(1, tile // share), views * min(width, num_slices))
         harmonics = Harmonics(knots, rows, samples, z)
         distance = z.new_zeros(())
         grad = torch.zeros_like(z) if ctx.needs_input_grad[0] else None

@@ -16,7 +16,6 @@ class Harmonics:
     """
 
     def __init__(self, num: int, rows: int, samples: int, like: Tensor) -> None:
-        self.num = num
         self.num_small, self.num_large = _split(num)
         # (rows, list, samples): entry 0 is the constant 1, entries 2 r - 1 and 2 r are cosine and sine
         self.small = like.new_empty(rows, 2 * self.num_small + 1, samples)

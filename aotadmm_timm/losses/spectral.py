@@ -63,13 +63,8 @@ class SACReg(nn.Module):
         super().__init__()
         if slice_dim < 1 or buffer_batches < 0:
             raise ValueError(f"SACReg needs slice_dim >= 1, buffer_batches >= 0, got {slice_dim} and {buffer_batches}")
-        self.slice_dim, self.buffer_batches, self.eps, self.seed, self.stream = (
-            slice_dim,
-            buffer_batches,
-            eps,
-            seed,
-            stream,
-        )
+        self.slice_dim, self.buffer_batches, self.eps = slice_dim, buffer_batches, eps
+        self.seed, self.stream = seed, stream
         self._warned = False
         for age in range(buffer_batches):
             self.register_buffer(f"past_{age}", torch.empty(0, 0))  # (B, d) once filled; 0 is the newest
@@ -79,8 +74,10 @@ class SACReg(nn.Module):
 
     def forward(self, centers: Tensor, step: int) -> Tensor:
         if centers.ndim != 2 or centers.shape[1] < self.slice_dim:
-            raise ValueError(f"SACReg of slices of {self.slice_dim} needs centers (B, d >= {self.slice_dim}), "
-                             f"got {tuple(centers.shape)}")  # fmt: skip
+            raise ValueError(
+                f"SACReg of slices of {self.slice_dim} needs centers (B, d >= {self.slice_dim}), "
+                f"got {tuple(centers.shape)}"
+            )
         current = all_gather(at_least_float32(centers))
         self._warn_if_degenerate(len(current))
         past = [batch.to(current) for batch in self._past() if len(batch)]

@@ -9,6 +9,7 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 
+from aotadmm_timm.distributed import is_main
 from aotadmm_timm.losses import SACReg, invariance, pairwise_invariance
 from aotadmm_timm.losses.precision import at_least_float32
 
@@ -127,7 +128,8 @@ class LambdaJEPA(Method):
         if self.calibrate and self.training and step == self.calibration_step and not self.calibrated:
             self.set_weights(weights_by_share(gradient_norms(self, views, step), LAMBDA_JEPA_SHARES))
             self.calibrated.fill_(True)
-            logger.info("calibrated weights: %s", {name: round(float(w), 4) for name, w in self.weights().items()})
+            if is_main():
+                logger.info("calibrated weights: %s", {name: round(float(w), 4) for name, w in self.weights().items()})
         return super().forward(views, step)
 
     def terms(self, views: Views, step: int) -> tuple[Terms, Terms]:

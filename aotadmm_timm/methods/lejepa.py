@@ -86,13 +86,12 @@ class LeJEPA(Method):
         return {"inv": inv, self._regularizer_name: self.lamb, **self.beta}
 
     def convention(self) -> dict[str, str | float]:
-        name = getattr(self.regularizer, "__qualname__", type(self.regularizer).__qualname__)
         return {
             "method": "LeJEPA",
             "form": self.form,
             "target": self.target,
             "pooling": "all views" if self.pool_views else "per view",
-            "regularizer": name,
+            "regularizer": "SIGReg" if self._regularizer_name == "sigreg" else _name(self.regularizer),
             "lamb": self.lamb,
             "projector": "-".join(map(str, self.projector_dims)) or "none",
             **self.beta,
@@ -116,3 +115,8 @@ class LeJEPA(Method):
             logged |= tapped
             terms |= {name: getattr(self, name)(centers, step) for name, beta in self.beta.items() if beta}
         return terms, logged
+
+
+def _name(regularizer: Regularizer) -> str:
+    named = regularizer if hasattr(regularizer, "__qualname__") else type(regularizer)
+    return f"{named.__module__}:{named.__qualname__}"

@@ -35,10 +35,11 @@ class BatchNorm(nn.BatchNorm1d):
             # An empty rank has no mean; it takes part with weight zero.
             mean = rows.sum(0) / max(len(rows), 1)
             spread = (rows - mean).square().sum(0)
-            stats = all_gather(torch.cat([mean, spread, mean.new_tensor([len(rows)])])[None])
+            stats = torch.cat([mean, spread, mean.new_tensor([len(rows)])])[None]
+            stats = all_gather(stats, sizes=[1] * world_size())
             means, spreads, counts = stats[:, : x.shape[1]], stats[:, x.shape[1] : -1], stats[:, -1:]
             total = counts.sum()
-            if total < 2:
+            if len(rows) < 2 and total < 2:  # in this order: reading the total waits for the device
                 raise ValueError(f"BatchNorm needs at least 2 rows to train, got {int(total)} over all ranks")
             mean = (counts * means).sum(0) / total
             # Chan's formula: no difference of large numbers, one collective

@@ -133,7 +133,7 @@ def test_collapse_has_a_vanishing_gradient() -> None:
     assert norms[2] > 50 * norms[1]
 
 
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e8, 1e30])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e8, 1e36])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (9, 1), (3, 5, 2)])
 def test_finite(shape: tuple[int, ...], scale: float) -> None:
     torch.manual_seed(0)

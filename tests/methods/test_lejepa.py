@@ -81,7 +81,7 @@ def test_users_regularizer_replaces_sigreg() -> None:
     assert torch.allclose(out["regularizer"], expected, rtol=1e-5)
     assert torch.allclose(out["loss"], (out["inv"] + expected) / 2, rtol=1e-5)
     assert "sigreg" not in out
-    assert method.convention()["regularizer"] == "regularizer"
+    assert method.convention()["regularizer"] == f"{__name__}:regularizer"
 
 
 def test_only_the_loss_has_a_gradient() -> None:

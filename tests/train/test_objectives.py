@@ -78,7 +78,7 @@ def test_lejepa_with_a_users_regularizer(tmp_path: Path, monkeypatch: pytest.Mon
     flags = ("--epochs", "1", "--regularizer", "my_regularizer:unit_power")
     row = call(monkeypatch, "lejepa", tmp_path / "run", *flags)[0]
     assert row["loss"] == pytest.approx(0.95 * row["inv"] + 0.05 * row["regularizer"], rel=1e-4)
-    assert convention(tmp_path / "run")["regularizer"] == "unit_power"
+    assert convention(tmp_path / "run")["regularizer"] == "my_regularizer:unit_power"
     with pytest.raises(ValueError, match="did you mean 'unit_power'"):
         call(monkeypatch, "lejepa", tmp_path / "other", *flags[:3], "my_regularizer:unit_powr")
 
