@@ -15,7 +15,7 @@ h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 
 table { border-collapse: collapse; font-size: 14px }
 td, th { padding: .2em .8em .2em 0; text-align: left; vertical-align: top }
 th { color: #666; font-weight: 600 } td { font-variant-numeric: tabular-nums } img { max-width: 100% } p { color: #555 }
-.columns { display: flex; gap: 3em; flex-wrap: wrap }
+.columns { display: flex; gap: 3em; flex-wrap: wrap; align-items: flex-start }
 """
 
 
@@ -24,6 +24,7 @@ def render_report(
     *,
     scores: Sequence[Sequence[str]],
     note: str,
+    tables: Mapping[str, Sequence[Sequence[str]]],
     sections: Mapping[str, tuple[Any, str]],
     config: Mapping[str, Any],
     environment: Mapping[str, Any],
@@ -33,11 +34,14 @@ def render_report(
     Args:
         scores: rows of text, the first one the header.
         note: what the scores are of.
+        tables: title -> rows of text, the first one the header.
         sections: title -> (matplotlib figure or path of a PNG, caption).
         config, environment: shown as two tables.
     """
     parts = [f"<h1>{html.escape(title)}</h1>", "<h2>Scores of frozen features</h2>", _table(scores[1:], scores[0])]
     parts.append(f"<p>{html.escape(note)}</p>")
+    for heading, rows in tables.items():
+        parts += [f"<h2>{html.escape(heading)}</h2>", _table(rows[1:], rows[0])]
     for heading, (picture, caption) in sections.items():
         parts.append(f"<h2>{html.escape(heading)}</h2>")
         parts.append(f'<img alt="{html.escape(heading)}" src="data:image/png;base64,{_encoded(picture)}">')

@@ -1,6 +1,9 @@
 """The short table at the end of a pretraining: kNN, linear probes, RankMe of a few sets of frozen features."""
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -37,8 +40,14 @@ def frozen_scores(train_z: Tensor, train_y: Tensor, test_z: Tensor, test_y: Tens
 
 def format_table(scores: Mapping[str, Mapping[str, float]], evaluated_on: str) -> str:
     """The scores as aligned text, one row per set of features."""
-    header = ["features", *(title for title, _ in _COLUMNS)]
-    rows = []
+    any_row = next(iter(scores.values()))
+    note = f"accuracy in per cent on {evaluated_on} (n = {any_row['test_images']:.0f}); RankMe over the same n"
+    return f"{align(score_rows(scores))}\n{note}"
+
+
+def score_rows(scores: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
+    """`frozen_scores` by name as rows of text, the first one the header."""
+    rows = [["features", *(title for title, _ in _COLUMNS)]]
     for name, score in scores.items():
         cells = [name]
         for _, key in _COLUMNS:
@@ -50,8 +59,25 @@ def format_table(scores: Mapping[str, Mapping[str, float]], evaluated_on: str) -
             else:
                 cells.append(f"{100 * value:.2f}")
         rows.append(cells)
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
-    any_row = next(iter(scores.values()))
-    note = f"accuracy in per cent on {evaluated_on} (n = {any_row['test_images']:.0f}); RankMe over the same n"
-    return "\n".join([*lines, note])
+    return rows
+
+
+def to_json(result: Any) -> str:
+    """Valid JSON: what is not a number becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(result), indent=1) + "\n"
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

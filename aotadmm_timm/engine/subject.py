@@ -1,0 +1,105 @@
+"""What is evaluated: a model, with its untrained twin, projector and views where a run tells them."""
+
+import copy
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.data import resolve_data_config
+from torch import nn
+
+from aotadmm_timm.data.views import DIGITS, MultiCrop
+from aotadmm_timm.hub.loading import encoder_folder, load_encoder, read_config
+from aotadmm_timm.methods.projector import Projector
+
+from . import checkpoint
+from .config import build, key_of, read_yaml
+from .pretrain import PretrainConfig, import_plugin, multi_crop
+
+
+@dataclass
+class Subject:
+    """A model to evaluate; all modules in eval mode on one device."""
+
+    name: str
+    model: nn.Module  # images -> features
+    untrained: nn.Module | None = None  # the same architecture with random weights, if that can be told
+    projected: nn.Module | None = None  # images -> projector output, if the run's checkpoint holds a projector
+    run: Path | None = None
+    config: dict[str, Any] = field(default_factory=dict)  # the run's config.yaml
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(H, W) that the model sees."""
+        size = getattr(getattr(self.model, "patch_embed", None), "img_size", None)
+        height, width = size or resolve_data_config(model=self.model)["input_size"][1:]
+        return height, width
+
+
+def load_subject(name: str, device: torch.device, *, random_init: bool = False, plugin: str | None = None) -> Subject:
+    """A run folder, a folder in timm's format, a registered model or `hf-hub:ORG/NAME`.
+
+    Args:
+        random_init: take a registered model untrained.
+        plugin: file or module to import first; a run's own `--import` is imported in any case.
+    Raises: ValueError in one line if there is no such model.
+    """
+    run = Path(name) if (Path(name) / "config.yaml").is_file() else None
+    config = read_yaml(run / "config.yaml") if run else {}
+    for module in filter(None, (config.get("import"), plugin)):
+        import_plugin(module)
+    model, _ = load_encoder(name, random_init=random_init)
+    subject = Subject(name, model.to(device), run=run, config=config)
+    if not random_init:
+        twin = _untrained(name, model, int(config.get("seed", 0)))
+        subject.untrained = twin.to(device).eval() if twin is not None else None
+    if run:
+        projected = _projected(run, model)
+        subject.projected = projected.to(device).eval() if projected is not None else None
+    return subject
+
+
+def evaluation_views(subject: Subject, dataset: str, views: int, seed: int) -> MultiCrop:
+    """The augmentation of the run's global views, or the default one for `dataset`, at the model's size."""
+    known = {key_of(f) for f in fields(PretrainConfig)}
+    if subject.config:
+        cfg = build(PretrainConfig, {k: v for k, v in subject.config.items() if k in known}, source="config.yaml")
+        crop = multi_crop(cfg)
+    else:
+        crop = DIGITS if dataset == "digits" else MultiCrop()
+    data = resolve_data_config(model=subject.model)
+    return crop.replace(
+        num_global=views, num_local=0, global_size=subject.image_size[0], mean=data["mean"], std=data["std"], seed=seed
+    )
+
+
+def _untrained(name: str, model: nn.Module, seed: int) -> nn.Module | None:
+    architecture, arguments = str(model.pretrained_cfg["architecture"]), {}  # type: ignore[index]
+    if Path(name).is_dir():
+        described = read_config(encoder_folder(Path(name)) / "config.json")
+        arguments = {k: v for k, v in described.get("model_args", {}).items() if k != "num_classes"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        twin = timm.create_model(architecture, num_classes=0, **arguments)
+    shapes = {key: value.shape for key, value in twin.state_dict().items()}
+    same = shapes == {key: value.shape for key, value in model.state_dict().items()}
+    return twin if same else None
+
+
+def _projected(run: Path, model: nn.Module) -> nn.Module | None:
+    """Backbone and projector as the last checkpoint has them: the exported encoder may be their moving average."""
+    if not any((run / "checkpoints" / name).exists() for name in (checkpoint.LAST, checkpoint.PREVIOUS)):
+        return None
+    snapshot = checkpoint.find(str(run), run)
+    state = snapshot["state"]["method"] if snapshot else {}
+    part = {key.removeprefix("projector."): value for key, value in state.items() if key.startswith("projector.")}
+    widths = [value.shape for key, value in part.items() if key.endswith("weight") and value.ndim == 2]
+    if not widths:
+        return None
+    projector = Projector(widths[0][1], *(shape[0] for shape in widths))
+    projector.load_state_dict(part)
+    backbone = copy.deepcopy(model)
+    backbone.load_state_dict({k.removeprefix("backbone."): v for k, v in state.items() if k.startswith("backbone.")})
+    return nn.Sequential(backbone, projector)

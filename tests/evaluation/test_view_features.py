@@ -1,0 +1,43 @@
+"""Features of augmented views: fixed by seed and image, one column a view."""
+
+from dataclasses import replace
+
+import torch
+from PIL import Image
+from torch import nn
+
+from aotadmm_timm.data import load_images
+from aotadmm_timm.data.views import DIGITS
+from aotadmm_timm.evaluation.view_features import extract_view_features
+
+CROP = DIGITS.replace(num_global=3)
+
+
+def pixel_model() -> nn.Module:
+    return nn.Sequential(nn.AvgPool2d(8), nn.Flatten())
+
+
+def test_views_are_those_of_the_augmentation_whatever_the_batch() -> None:
+    images = load_images("digits", "test", num_samples=7)
+    models = {"a": pixel_model(), "b": nn.Flatten()}
+    features, labels = extract_view_features(models, images, CROP, batch_size=7)
+    again, _ = extract_view_features(models, images, CROP, batch_size=2)
+    assert features["a"].shape == (3, 7, 48)
+    assert features["b"].shape == (3, 7, 3 * 32 * 32)
+    assert labels.tolist() == images.labels.tolist()
+    pooled = pixel_model()(features["b"].reshape(21, 3, 32, 32)).view(3, 7, 48)
+    torch.testing.assert_close(pooled, features["a"])
+    for name in models:
+        torch.testing.assert_close(again[name], features[name], rtol=0, atol=1e-5)
+    assert (features["a"][0] - features["a"][1]).abs().mean() > 0.01  # the views differ
+    other, _ = extract_view_features(models, images, CROP.replace(seed=1))
+    assert (other["a"] - features["a"]).abs().mean() > 0.01
+
+
+def test_images_of_several_sizes() -> None:
+    images = load_images("digits", "test", num_samples=4)
+    read = images.read
+    mixed = replace(images, read=lambda row: read(row).resize((32 + row, 48), Image.Resampling.BILINEAR))
+    features, _ = extract_view_features({"a": pixel_model()}, mixed, CROP.replace(rotate=0.0))
+    assert features["a"].shape == (3, 4, 48)
+    assert features["a"].isfinite().all()
