@@ -1,6 +1,6 @@
 """Model families; importing this subpackage registers them with timm."""
 
-from aotadmm_timm.models import aot, aot_admm, crate, vit_mlpfree
+from aotadmm_timm.models import aot, aot_admm, crate, small_image_stem, vit_mlpfree
 from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, create_unrolled, layer_states
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "crate",
     "create_unrolled",
     "layer_states",
+    "small_image_stem",
     "vit_mlpfree",
 ]
