@@ -87,6 +87,17 @@ def test_a_bundled_tag_exists_when_its_file_does(tmp_path: Path, monkeypatch: py
     assert cfg["mean"] == (0.1, 0.2, 0.3)
 
 
+@pytest.mark.parametrize("name", MINIATURES)
+def test_low_precision_starts_like_float32(name: str) -> None:
+    """Drawn in bfloat16, truncated normals would have outliers a hundred times their width."""
+    single, half = (
+        timm.create_model(name, embed_dim=192, num_heads=3, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)
+    )
+    for (key, a), b in zip(single.named_parameters(), half.parameters(), strict=True):
+        assert b.dtype == torch.bfloat16
+        assert b.abs().max() <= 1.5 * a.abs().max() + 1e-3, key
+
+
 def test_unknown_name() -> None:
     with pytest.raises(ValueError, match="'no_such_model'"):
         check_contract("no_such_model")

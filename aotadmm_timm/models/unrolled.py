@@ -13,11 +13,11 @@ from timm.layers import LayerNorm
 from timm.models import build_model_with_cfg
 from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from aotadmm_timm.layers.patch_embed import LinearPatchEmbed
 from aotadmm_timm.models.checkpoint import checkpoint_filter_fn
+from aotadmm_timm.models.initialization import Float32InitTransformer
 
 # Arguments of timm's VisionTransformer that speak of an MLP or of separate queries and keys; unrolled layers have none.
 _MEANINGLESS = {
@@ -46,7 +46,7 @@ class UnrolledBlock(nn.Module):
         return {name for name, parameter in self.named_parameters() if parameter.ndim < 2}
 
 
-class UnrolledTransformer(VisionTransformer):
+class UnrolledTransformer(Float32InitTransformer):
     """timm's VisionTransformer over blocks that map a tuple of states to a tuple of states.
 
     states = init(tokens);  states = block(*states) for every layer;  features = norm(readout(states))

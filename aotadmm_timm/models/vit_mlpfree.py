@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from aotadmm_timm.models.checkpoint import check_fit, unwrap_state_dict
 from aotadmm_timm.models.configs import BASE, MINIATURE, PATCH8_32, PATCH16_224, cifar_cfg, imagenet_cfg
+from aotadmm_timm.models.initialization import Float32InitTransformer
 
 
 class ReLUMlp(nn.Module):
@@ -40,17 +41,26 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -
     return state
 
 
-def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
-    """x + attn(LN x), then x + ReLU(LN x)."""
-    if kwargs.get("fix_init"):
-        raise ValueError("fix_init rescales the MLPs, which these models do not have")
+class MLPFreeViT(Float32InitTransformer):
+    """Every block is x + attn(LN x), then x + ReLU(LN x). Takes timm's VisionTransformer arguments.
+
+    Raises: ValueError for `fix_init`, which rescales MLPs.
+    """
+
+    def __init__(self, *, mlp_layer: Any = ReLUMlp, fix_init: bool = False, **kwargs: Any) -> None:
+        if fix_init:
+            raise ValueError("fix_init rescales the MLPs, which these models do not have")
+        super().__init__(mlp_layer=mlp_layer, **kwargs)
+
+
+def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     return build_model_with_cfg(
-        VisionTransformer,
+        MLPFreeViT,
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
         feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
-        **{"mlp_layer": ReLUMlp, **size, **kwargs},
+        **{**size, **kwargs},
     )
 
 
@@ -80,42 +90,42 @@ default_cfgs = generate_default_cfgs(
 
 
 @register_model
-def vit_tiny_mlpfree(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+def vit_tiny_mlpfree(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """ViT-T-AoT of Table 4: 1.8 M parameters at 32x32."""
     return _create("vit_tiny_mlpfree", {**_TINY, **PATCH8_32}, pretrained, **kwargs)
 
 
 @register_model
-def vit_small_mlpfree(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+def vit_small_mlpfree(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """ViT-S-AoT of Table 4: 7.2 M parameters at 32x32."""
     return _create("vit_small_mlpfree", {**_SMALL, **PATCH8_32}, pretrained, **kwargs)
 
 
 @register_model
-def vit_base_mlpfree(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+def vit_base_mlpfree(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """The Base size of the same design."""
     return _create("vit_base_mlpfree", {**BASE, **PATCH8_32}, pretrained, **kwargs)
 
 
 @register_model
-def vit_tiny_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+def vit_tiny_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """`vit_tiny_patch16_224` without MLPs."""
     return _create("vit_tiny_mlpfree_patch16_224", {**_TINY, **PATCH16_224}, pretrained, **kwargs)
 
 
 @register_model
-def vit_small_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+def vit_small_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """`vit_small_patch16_224` without MLPs."""
     return _create("vit_small_mlpfree_patch16_224", {**_SMALL, **PATCH16_224}, pretrained, **kwargs)
 
 
 @register_model
-def vit_base_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+def vit_base_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """`vit_base_patch16_224` without MLPs."""
     return _create("vit_base_mlpfree_patch16_224", {**BASE, **PATCH16_224}, pretrained, **kwargs)
 
 
 @register_model
-def test_vit_mlpfree(**kwargs: Any) -> VisionTransformer:
+def test_vit_mlpfree(**kwargs: Any) -> MLPFreeViT:
     """A miniature for tests."""
     return _create("test_vit_mlpfree", MINIATURE, **kwargs)

@@ -25,7 +25,7 @@ def test_hooks_see_steps() -> None:
 
 
 def test_states_need_an_unrolled_model() -> None:
-    with pytest.raises(ValueError, match="got VisionTransformer"):
+    with pytest.raises(ValueError, match="got MLPFreeViT"):
         layer_states(timm.create_model("test_vit_mlpfree"), images(1, 3, 32, 32))
 
 
