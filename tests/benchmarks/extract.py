@@ -4,9 +4,9 @@
 
 The first table: images per second of `model(batch)` on prepared tensors, and of the whole extraction (reading,
 decoding, preprocessing, embedding, writing) of as many small PNG files with decoding workers; target: at least 90 %.
-Both take turns in one process; the first turn warms up. On a machine that does other work as well, the ratio of CPU
-times (of the process itself, without its decoding workers) is the steadier one. The second: peak memory of one process
-that extracts n images; target: flat.
+Both take turns in one process; the first turn warms up. On a machine that does other work too, the share of an
+extraction's time that is spent inside the forward pass is the steadier number, since both are slowed alike. The second:
+peak memory of one process that extracts n images; target: flat.
 """
 
 import argparse
@@ -58,36 +58,33 @@ def compare_rates(model: str, count: int, batch_size: int, workers: int, folder:
     extract = FeatureExtractor(model, random_init=True, batch_size=batch_size)
     source = open_images(str(folder))
     batch = torch.stack([extract.prepare(source.read(i)) for i in range(batch_size)])
+    embed, out, inside = extract.embed, folder.parent / "out.safetensors", 0.0
 
-    def forward() -> None:
-        with torch.inference_mode():
-            for start in range(0, count, batch_size):
-                extract.model(batch[: count - start].to(extract.device))
-        if extract.device.type == "cuda":
-            torch.cuda.synchronize()
+    def timed(images: torch.Tensor) -> torch.Tensor:
+        nonlocal inside
+        began = time.perf_counter()
+        features = embed(images)
+        inside += time.perf_counter() - began
+        return features
 
-    def extraction() -> None:
-        out = folder.parent / "out.safetensors"
-        extract_file(source, out, extract, workers=workers)
-        out.unlink()
-
-    seconds: dict[str, list[tuple[float, float]]] = {"forward": [], "extraction": []}
+    rows = []
     for _ in range(TURNS + 1):
-        for name, action in (("forward", forward), ("extraction", extraction)):
-            wall, own = time.perf_counter(), time.process_time()
-            action()
-            seconds[name].append((time.perf_counter() - wall, time.process_time() - own))
-    walls, owns = (
-        [f[k] / e[k] for f, e in list(zip(seconds["forward"], seconds["extraction"], strict=True))[1:]] for k in (0, 1)
-    )
+        began = time.perf_counter()
+        for start in range(0, count, batch_size):
+            embed(batch[: count - start])
+        forward = time.perf_counter() - began
+        inside, extract.embed = 0.0, timed  # type: ignore[method-assign]
+        began = time.perf_counter()
+        extract_file(source, out, extract, workers=workers)
+        whole = time.perf_counter() - began
+        extract.embed = embed  # type: ignore[method-assign]
+        out.unlink()
+        rows.append((count / forward, count / whole, forward / whole, inside / whole))
     print(f"{model}, {count} images, batch {batch_size}, {workers} workers, {torch.get_num_threads()} threads")
-    print(
-        "| | forward [images/s] | extraction [images/s] | ratio (median) | ratio (min - max) |\n|---|---|---|---|---|"
-    )
-    for k, (clock, ratios) in enumerate((("wall clock", walls), ("CPU time of the process itself", owns))):
-        rates = [count / statistics.median(t[k] for t in seconds[name][1:]) for name in ("forward", "extraction")]
-        spread = f"{statistics.median(ratios):.3f} | {min(ratios):.3f} - {max(ratios):.3f}"
-        print(f"| {clock} | {rates[0]:.0f} | {rates[1]:.0f} | {spread} |")
+    print("| | median | min | max |\n|---|---|---|---|")
+    names = ("forward [images/s]", "extraction [images/s]", "extraction / forward", "share of extraction in forward")
+    for name, values in zip(names, zip(*rows[1:], strict=True), strict=True):
+        print(f"| {name} | {statistics.median(values):.4g} | {min(values):.4g} | {max(values):.4g} |")
 
 
 def compare_memory(counts: list[int], model: str, folder: Path) -> None:
