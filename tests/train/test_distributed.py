@@ -1,0 +1,51 @@
+"""torchrun with two processes is one process with the double batch; SIGTERM stops both at one step, saved once."""
+
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotadmm_timm.engine import checkpoint
+from aotadmm_timm.engine.run_folder import read_log
+
+SCRIPT = Path(__file__).parents[2] / "train" / "lejepa.py"
+MODEL = "--model test_aot_admm --projector 32 16 --num-slices 16 --amp off --device cpu --clip-grad 5 --ema 0.9"
+DATA = "--num-samples 128 --num-local 2 --epochs 100 --accumulate 2 --log-every 1 --no-evaluate"
+ARGUMENTS = f"{MODEL} {DATA} --probe-every 100".split()
+
+
+def losses(run: Path) -> list[dict[str, Any]]:
+    return [row for row in read_log(run / "log.jsonl") if "loss" in row]
+
+
+def test_two_processes_equal_one_and_stop_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two, one = tmp_path / "two", tmp_path / "one"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(SCRIPT)]
+    command += [*ARGUMENTS, "--batch-size", "8", "--output", str(two)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    monkeypatch.setattr(sys, "argv", ["lejepa.py", *ARGUMENTS, "--batch-size", "16", "--output", str(one)])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--stop-after", "5"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+
+    deadline = time.monotonic() + 120
+    while len(losses(two)) < 20 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert len(losses(two)) >= 20, output
+    assert "global batch 32" in output
+    for joined, single in zip(losses(two), losses(one), strict=False):
+        for key in ("loss", "inv", "sigreg", "online_probe"):
+            assert joined[key] == pytest.approx(single[key], rel=1e-4), (joined, single)
+
+    assert output.count("stopped at step") == 1
+    assert "Traceback" not in output.partition("stopped at step")[0]
+    saved = checkpoint.find("auto", two)
+    assert saved is not None
+    assert f"stopped at step {saved['step']};" in output
+    assert saved["step"] == losses(two)[-1]["step"]
