@@ -69,7 +69,7 @@ def _power(exponent: int, a: Pair, b: Pair, out: Pair) -> None:
 def _split(num: int) -> tuple[int, int]:
     """The b small powers and the multiples of 2 b + 1 that reach `num` with the fewest arrays: 3 and 2 for 16."""
     candidates = [(b, max(0, -(-(num - b) // (2 * b + 1)))) for b in range(1, num + 1)]
-    return min(candidates, key=lambda split: (sum(split), split))
+    return min(candidates, key=lambda split: (sum(split), split[1]))
 
 
 @cache
