@@ -69,8 +69,11 @@ def check_suffix(path: Path) -> None:
 def write_features(path: Path, layout: Layout, blocks: Iterable[Block]) -> None:
     """Write to a temporary name beside `path` and rename. `blocks` must hold `layout.rows` rows in total."""
     aside = path.with_name(path.name + ".part")
-    (_write_parquet if path.suffix == ".parquet" else _write_safetensors)(aside, layout, blocks)
-    os.replace(aside, path)
+    try:
+        (_write_parquet if path.suffix == ".parquet" else _write_safetensors)(aside, layout, blocks)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def read_features(path: str | Path) -> Features:

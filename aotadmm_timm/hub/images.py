@@ -3,8 +3,9 @@
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ class ImageSource:
         classes: names of the labels.
         read: index -> RGB picture; raises UnreadableImage.
         stamp: index -> (size, modification time in ns) of the file, None for a data set.
+        listed_ns: when this list was made, ns since the epoch.
     """
 
     ids: Sequence[str]
@@ -33,6 +35,7 @@ class ImageSource:
     classes: Sequence[str]
     read: Callable[[int], Image.Image]
     stamp: Callable[[int], tuple[int, int]] | None = None
+    listed_ns: int = field(default_factory=time.time_ns)
 
     def __len__(self) -> int:
         return len(self.ids)

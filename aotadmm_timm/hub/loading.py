@@ -56,17 +56,19 @@ def load_model(name: str, *, random_init: bool = False, **kwargs: Any) -> tuple[
     source, identifier = parse_model_name(name)
     if source is not None and random_init:
         raise ValueError(f"{name}: --random-init needs a registered model name, not a folder or Hub id")
+    target = name
     try:
         if source == "local-dir":
             _check_folder(Path(identifier))
         elif source == "hf-hub":
             revision = _check_hub(identifier)
+            target = f"hf-hub:{identifier.partition('@')[0]}@{revision}" if revision else name  # what was checked
         elif not timm.is_model(name.partition(".")[0]):
             close = difflib.get_close_matches(name, timm.list_models(), n=1)
             raise ValueError(f"unknown model {name!r}" + (f"; did you mean {close[0]}?" if close else ""))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # weights that are not loaded are the same in every process
-            model = timm.create_model(name, pretrained=not random_init, **kwargs).eval()
+            model = timm.create_model(target, pretrained=not random_init, **kwargs).eval()
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, EntryNotFoundError) as error:
         raise ValueError(f"{name}: {_first_line(error)}") from error
     except pickle.UnpicklingError as error:

@@ -62,6 +62,7 @@ def extract_file(
         fp16: store float16.
         update: keep the rows of an existing `out`; compute only images that are new, changed since, or failed before.
             Images that are gone lose their rows. The stored mean stays, so that old and new rows remain comparable.
+            A file has changed if it was written after `out`'s images were listed; a data set's images are known by id.
         workers: processes that decode images.
     Raises: ValueError if `out` exists, belongs to other settings, or cannot be written in its format.
     """
@@ -73,7 +74,7 @@ def extract_file(
             raise ValueError(f"{out} exists already: --update adds what is new; or remove it")
         previous = read_layout(out)
         _check_same(out, previous, settings)
-    kept = _kept_rows(source, out) if previous else {}
+    kept = _kept_rows(source, out, previous.metadata["listed_ns"]) if previous else {}
     kept_indices = set(kept.values())
     todo = np.array([index for index in range(len(source)) if index not in kept_indices], np.int64)
 
@@ -82,7 +83,7 @@ def extract_file(
     rows = batch_size * max(1, min(len(todo) // _PARTS, _PART_ROWS, _PART_BYTES // row_bytes) // batch_size)
     pieces = [todo[start : start + rows] for start in range(0, len(todo), rows)]
     work = {"images": source.digest(), "rows": rows, "todo": hashlib.sha256(todo.tobytes()).hexdigest()}
-    parts = Parts(out.with_name(out.name + ".parts"), {**settings, **work}, len(pieces))
+    parts = Parts(out.with_name(out.name + ".parts"), {**extractor.describe(), **work}, len(pieces))
     if distributed.is_main() and (done := parts.start()):
         _say(f"resuming: {done} of {len(pieces)} parts are done")
     distributed.barrier()
@@ -102,7 +103,7 @@ def extract_file(
             dtype=np.dtype(np.float16 if fp16 else np.float32),
             labelled=source.labels is not None,
             mean=mean,
-            metadata={**settings, "classes": list(source.classes), "failed": failed},
+            metadata={**settings, "listed_ns": source.listed_ns, "classes": list(source.classes), "failed": failed},
         )
         new = ((i, finish(row, mean, normalize=normalize)) for part in parts for i, row in _rows(part))
         old = _old_rows(out, kept) if previous else iter(())
@@ -139,11 +140,7 @@ def _compute(
             indices.append(good[finite])
             features.append(values[finite])
         if position + 1 == len(batches) or batches[position + 1][0] != number:
-            empty = np.empty((0, *extractor.shape), np.float32)
-            parts.write(
-                number,
-                Part(np.concatenate([np.empty(0, np.int64), *indices]), np.concatenate([empty, *features]), failed),
-            )
+            parts.write(number, Part(np.concatenate(indices), np.concatenate(features), failed))
             indices, features, failed = [no_rows[0]], [no_rows[1]], {}
         done += len(batch)
         if distributed.is_main() and time.monotonic() - reported > _SECONDS_BETWEEN_REPORTS:
@@ -184,15 +181,14 @@ def _check_same(out: Path, previous: Layout, settings: dict[str, Any]) -> None:
             )
 
 
-def _kept_rows(source: ImageSource, out: Path) -> dict[str, int]:
-    """Path -> index of the images whose rows in `out` still hold."""
-    written = out.stat().st_mtime_ns
+def _kept_rows(source: ImageSource, out: Path, listed_ns: int) -> dict[str, int]:
+    """Path -> index of the images whose rows in `out` still hold: not written since they were listed for it."""
     index_of = {name: index for index, name in enumerate(source.ids)}
     kept: dict[str, int] = {}
     for block in iterate(out):
         for name in block.paths:
             index = index_of.get(name)
-            if index is not None and (source.stamp is None or source.stamp(index)[1] < written):
+            if index is not None and (source.stamp is None or source.stamp(index)[1] < listed_ns):
                 kept[name] = index
     return kept
 

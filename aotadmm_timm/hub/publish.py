@@ -1,5 +1,6 @@
 """From a run or checkpoint to a folder that the Hub can serve, and from there to the Hub in one commit."""
 
+import contextlib
 import json
 import os
 import queue
@@ -198,7 +199,7 @@ def _upload(request: Mapping[str, Any], timeout: float) -> str:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with process.stdin as stdin:
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # said below, with what it printed
                 stdin.write(json.dumps(request))
             threading.Thread(target=_pump, args=(process.stdout, messages), daemon=True).start()
             step = "connecting"

@@ -18,7 +18,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-from huggingface_hub import CommitOperationAdd, HfApi, ModelInfo, get_token
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, ModelInfo, get_token
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -54,31 +54,47 @@ def upload(request: dict[str, Any]) -> str:
     repo, revision = request["repo_id"], request["revision"]
     created = False
     try:
-        head = api.model_info(repo, revision=revision)
-    except RevisionNotFoundError:
-        _say(step="making the branch")
-        api.create_branch(repo, branch=revision)
-        head = api.model_info(repo, revision=revision)
+        api.model_info(repo)
     except RepositoryNotFoundError as error:
         if _status(error) == 401:
             raise
         _say(step="making the repository")
         api.create_repo(repo, private=request["private"] or None, exist_ok=False)  # None: the owner's own default
         created = True
-        if revision is not None:
-            api.create_branch(repo, branch=revision)
-        head = api.model_info(repo, revision=revision)
     try:
-        return _commit(api, request, head)
+        commit = _commit(api, request, _head(api, repo, revision))
     except Exception:
         if created:
-            _remove_if_untouched(api, repo, revision, head)
+            _remove_if_empty(api, repo)
         raise
+    _say(step="checking")
+    weights = "model.safetensors"
+    try:
+        (stored,) = api.get_paths_info(repo, weights, revision=commit.oid)
+        digest = getattr(stored, "lfs").sha256  # noqa: B009  (a folder has none, says the type)
+    except Exception as error:
+        raise ValueError(
+            f"{commit.commit_url} was made, but could not be checked: {explain(error, request)}"
+        ) from error
+    if digest != hashlib.sha256((Path(request["folder"]) / weights).read_bytes()).hexdigest():
+        raise ValueError(
+            f"{commit.commit_url} was made, but the Hub reports another SHA-256 for {weights} than was sent"
+        )
+    return str(commit.commit_url)
 
 
-def _commit(api: HfApi, request: dict[str, Any], head: ModelInfo) -> str:
-    repo, revision, folder = request["repo_id"], request["revision"], Path(request["folder"])
-    names = list(request["files"])
+def _head(api: HfApi, repo: str, revision: str | None) -> ModelInfo:
+    """The commit to build on; a branch that does not exist is made from main."""
+    try:
+        return api.model_info(repo, revision=revision)
+    except RevisionNotFoundError:
+        _say(step="making the branch")
+        api.create_branch(repo, branch=str(revision))
+        return api.model_info(repo, revision=revision)
+
+
+def _commit(api: HfApi, request: dict[str, Any], head: ModelInfo) -> CommitInfo:
+    folder, names = Path(request["folder"]), list(request["files"])
     existing = {file.rfilename for file in head.siblings or []}
     if not request["overwrite_card"] and "README.md" in existing:
         # The figure belongs to the card: an old card must not show a new run's curve.
@@ -86,21 +102,19 @@ def _commit(api: HfApi, request: dict[str, Any], head: ModelInfo) -> str:
         _say(note="the README.md there is kept (--overwrite-card replaces it)")
     operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=_Counted(folder / name)) for name in names]
     _say(step="uploading")
-    commit = api.create_commit(
-        repo, operations, commit_message=request["message"], revision=revision, parent_commit=head.sha
+    return api.create_commit(
+        request["repo_id"],
+        operations,
+        commit_message=request["message"],
+        revision=request["revision"],
+        parent_commit=head.sha,
     )
-    _say(step="checking")
-    weights = "model.safetensors"
-    (stored,) = api.get_paths_info(repo, weights, revision=commit.oid)
-    lfs = getattr(stored, "lfs", None)
-    if lfs is None or lfs.sha256 != hashlib.sha256((folder / weights).read_bytes()).hexdigest():
-        raise ValueError(f"the Hub reports another SHA-256 for {weights} than the one that was sent")
-    return str(commit.commit_url)
 
 
-def _remove_if_untouched(api: HfApi, repo: str, revision: str | None, head: ModelInfo) -> None:
+def _remove_if_empty(api: HfApi, repo: str) -> None:
+    """Take back a repository that this process has just made, unless somebody has put a file into it."""
     try:
-        if api.model_info(repo, revision=revision).sha == head.sha:
+        if {file.rfilename for file in api.model_info(repo).siblings or []} <= {".gitattributes"}:
             api.delete_repo(repo)
     except Exception:  # the first error is the one to report; an empty repository does not disturb a retry
         _say(note=f"an empty repository {repo} may remain; pushing again fills it")
@@ -136,10 +150,11 @@ def _status(error: BaseException | None) -> int | None:
 
 
 def _say(**message: str) -> None:
-    print(json.dumps(message), flush=True)
+    print(json.dumps(message), file=sys.__stdout__, flush=True)
 
 
 def main() -> None:
+    sys.stdout = sys.stderr  # what libraries print must not disturb the protocol
     request = json.load(sys.stdin)
     try:
         _say(commit=upload(request))

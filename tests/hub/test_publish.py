@@ -141,6 +141,13 @@ def test_a_hub_that_falls_silent_is_given_up(route: str, make_run: MakeRun, hub:
     assert all(set(hub.files(repo)) == {".gitattributes"} for repo in hub.repositories)
 
 
+def test_a_commit_that_cannot_be_checked_is_kept_and_said_to_be_made(make_run: MakeRun, hub: LoopbackHub) -> None:
+    hub.faults.status = {"paths_info": 403}
+    with pytest.raises(ValueError, match=r"/org/name/commit/\w+ was made, but could not be checked"):
+        publish(make_run(), REPO, revision="v1")
+    assert "model.safetensors" in hub.files(REPO, "v1")
+
+
 def test_a_socket_that_accepts_and_never_answers_is_given_up(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
