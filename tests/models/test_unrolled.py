@@ -102,3 +102,29 @@ def test_public_names() -> None:
     assert callable(aotadmm_timm.check_contract)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = aotadmm_timm.nonsense
+
+
+@pytest.mark.parametrize("name", ["test_aot_admm", "test_aot", "test_crate", "test_crate_alpha"])
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"class_token": False, "global_pool": "avg"},
+        {"reg_tokens": 4},
+        {"drop_path_rate": 0.2, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1, "patch_drop_rate": 0.3},
+        {"pos_drop_rate": 0.1, "drop_rate": 0.1},
+        {"global_pool": "map"},
+        {"global_pool": "avg", "fc_norm": True, "pool_include_prefix": True},
+        {"pos_embed": "none"},
+        {"no_embed_class": True},
+        {"pre_norm": True},
+        {"dynamic_img_size": True, "dynamic_img_pad": True},
+    ],
+    ids=lambda kwargs: "-".join(kwargs),
+)
+def test_arguments_of_timms_vision_transformer(name: str, kwargs: dict) -> None:
+    model = timm.create_model(name, num_classes=4, **kwargs)
+    out = model(images(2, 3, 30, 32) if "dynamic_img_pad" in kwargs else images(2, 3, 32, 32))
+    assert out.shape == (2, 4)
+    assert out.isfinite().all()
+    out.sum().backward()
+    assert all(block.attn.qkv.weight.grad.abs().sum() > 0 for block in model.blocks)
