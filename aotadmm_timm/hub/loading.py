@@ -51,7 +51,7 @@ def load_model(name: str, *, random_init: bool = False, **kwargs: Any) -> tuple[
         configuration or weights are not what they claim to be.
     """
     revision = None
-    if Path(name).is_dir():
+    if Path(name).is_dir() and not timm.is_model(name):  # ./NAME for a folder that is called like a model
         name = f"local-dir:{encoder_folder(Path(name))}"
     source, identifier = parse_model_name(name)
     if source is not None and random_init:

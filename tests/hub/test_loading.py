@@ -33,6 +33,15 @@ def test_a_run_folder_and_its_encoder_folder_are_the_same_model(make_run: MakeRu
     assert model(torch.zeros(1, 3, 32, 32)).shape == (1, model.num_features)  # the classifier is left out
 
 
+def test_a_folder_that_is_called_like_a_model_does_not_hide_it(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run("crate_tiny")
+    monkeypatch.chdir(tmp_path)
+    assert load_encoder("crate_tiny", random_init=True)[1].architecture == "crate_tiny"
+    assert load_encoder("./crate_tiny")[1].architecture == "aot_admm_tiny"
+
+
 def test_the_digest_sees_every_bit_and_every_name() -> None:
     state = {"a": torch.zeros(3), "b": torch.ones(2, dtype=torch.bfloat16)}
     assert state_digest(state) == state_digest(dict(reversed(state.items())))

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 LOAD = """
 import sys
 import aotadmm_timm, timm, torch
+from aotadmm_timm.hub.loading import load_encoder
 name, out = "hf-hub:org/name", sys.argv[1]
 def images(channels, size):
     return torch.rand(2, channels, size, size, generator=torch.Generator().manual_seed(0))
@@ -25,7 +26,9 @@ with torch.no_grad():
     three = timm.create_model(name, pretrained=True, num_classes=3).eval()
     large = timm.create_model(name, pretrained=True, img_size=64).eval()
     four = timm.create_model(name, pretrained=True, in_chans=4).eval()
+    encoder, provenance = load_encoder(name)  # what feature extraction uses: checked, and pinned to a commit
     torch.save({
+        "encoder": encoder(images(3, 32)), "revision": provenance.revision,
         "logits": model(images(3, 32)),
         "three": three(images(3, 32)), "three_features": three.forward_features(images(3, 32)),
         "large": large(images(3, 64)), "large_patch": large.state_dict()["blocks.0.attn.qkv.weight"],
@@ -55,6 +58,7 @@ def test_push_then_load_in_fresh_processes(make_run: Callable[..., Path], hub: L
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected, features = source(images), source.forward_features(images)
+        pooled = source.forward_head(features, pre_logits=True)
 
     cache = {"HF_HOME": str(tmp_path / "stranger")}
     online = run(sys.executable, "-c", LOAD, tmp_path / "online.pt", **cache)
@@ -66,6 +70,8 @@ def test_push_then_load_in_fresh_processes(make_run: Callable[..., Path], hub: L
     for name in ("online.pt", "offline.pt"):
         loaded = torch.load(tmp_path / name, weights_only=True)
         assert torch.equal(loaded["logits"], expected)
+        assert torch.equal(loaded["encoder"], pooled)
+        assert loaded["revision"] == hub.repositories["org/name"].branches["main"]
         assert loaded["three"].shape == (2, 3)
         assert torch.equal(loaded["three_features"], features)  # only the head is new
         assert loaded["large"].shape == (2, 10)
