@@ -1,11 +1,12 @@
 """lambda-JEPA pretraining: views of an image agree, view centres keep full rank in projector and backbone.
 
     python train/lambda_jepa.py                                     digits, about 3 minutes on two cores
-    python train/lambda_jepa.py --calibrate                         loss weights by gradient share, printed and stored
+    python train/lambda_jepa.py --calibrate 100                     loss weights by gradient share, printed and stored
     torchrun --nproc_per_node=2 train/lambda_jepa.py --config RECIPE --dataset PATH     --batch-size is per process
 
 The default weights are the paper's for a ViT-S on ImageNet-100 with four views (lambda-JEPA, Appendix C.2). They hold
-for that backbone, views and buffers; for others `--calibrate` finds them. RECIPE: train/recipes/lambda_jepa_*.yaml.
+for that backbone, views and buffers; for others `--calibrate` finds them after a pilot of about an epoch. The run goes
+on with them; to start a new one with them, as the paper does, pass them as flags. RECIPE: train/recipes/lambda_jepa_*.
 """
 
 import logging
@@ -23,8 +24,10 @@ class Config(PretrainConfig):
     inv_weight: float = option(32.8, "weight of the invariance term")
     projector_sacreg: float = option(157.8, "weight of SACReg on the embeddings' view centres")
     backbone_sacreg: float = option(1.894, "weight of SACReg on the backbone's view centres")
-    calibrate: bool = option(
-        False, "replace the three weights by gradient share .44 / .54 / .02, once the buffers are full"
+    calibrate: int = option(
+        0,
+        "replace the three weights by gradient share .44 / .54 / .02 after a pilot this long; 0 keeps them",
+        unit="steps",
     )
     target: str = option(
         "pairwise", "invariance between pairs of views, or to an EMA network's mean", choices=("pairwise", "ema")

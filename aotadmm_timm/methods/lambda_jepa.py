@@ -41,8 +41,9 @@ class LambdaJEPA(Method):
         projector_slice_dim, backbone_slice_dim: by default half the embedding, a third of the backbone's features.
         projector_buffer, backbone_buffer: past batches kept. Batch (1 + buffer) should be 4 slice widths.
         tap: which features of the backbone are regularized, see `Tap`.
-        calibrate: replace the weights by gradient share (`calibration`) on the first batch that finds the buffers full:
-            buffered centres carry no gradient, so until then SACReg's is (1 + buffer) times as large.
+        calibrate: replace the weights by gradient share (`calibration`) at this step; 0 for never. Before it runs a
+            pilot with the weights given, an epoch will do: at the very start SACReg's gradient is that of collapsed
+            features, far too large to weigh terms by. Buffered centres carry no gradient: the buffers must be full.
         seed: of the random slices.
     Differs from the paper: the default tap (its ViTs end in a LayerNorm, there "features" is the paper's), and three
     linear layers in the projector, as in the authors' code; the text speaks of two.
@@ -65,12 +66,15 @@ class LambdaJEPA(Method):
         projector_buffer: int = 3,
         backbone_buffer: int = 3,
         tap: TapName = "norm",
-        calibrate: bool = False,
+        calibrate: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__()
         if target not in get_args(Target):
             raise ValueError(f"target must be one of {get_args(Target)}, got {target!r}")
+        if calibrate and calibrate < max(projector_buffer, backbone_buffer):
+            filled = max(projector_buffer, backbone_buffer)
+            raise ValueError(f"calibrate at step {filled} or later, when the buffers are full, got {calibrate}")
         width = feature_width(backbone)
         self.target = target
         self.backbone = backbone
@@ -88,7 +92,6 @@ class LambdaJEPA(Method):
         self.register_buffer("weight", torch.zeros(len(TERMS), dtype=torch.float32))
         self.set_weights(dict(zip(TERMS, (inv_weight, projector_sacreg, backbone_sacreg), strict=True)))
         self.calibrate = calibrate
-        self.calibration_step = max(projector_buffer, backbone_buffer)
         self.register_buffer("calibrated", torch.tensor(False))
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -112,6 +115,7 @@ class LambdaJEPA(Method):
                 name: float(f"{value:.6g}") if known else "to be calibrated"
                 for name, value in zip(TERMS, self.weight.tolist(), strict=True)
             },
+            "calibrated at step": self.calibrate or "never",
             "projector": "-".join(map(str, self.projector_dims)),
             "slice widths": f"{self.projector_sacreg.slice_dim}, {self.backbone_sacreg.slice_dim}",
             "buffered batches": f"{self.projector_sacreg.buffer_batches}, {self.backbone_sacreg.buffer_batches}",
@@ -125,7 +129,7 @@ class LambdaJEPA(Method):
         return self
 
     def forward(self, views: Views, step: int) -> Terms:
-        if self.calibrate and self.training and step == self.calibration_step and not self.calibrated:
+        if self.training and step == self.calibrate > 0 and not self.calibrated:
             self.set_weights(weights_by_share(gradient_norms(self, views, step), LAMBDA_JEPA_SHARES))
             self.calibrated.fill_(True)
             if is_main():

@@ -10,7 +10,7 @@ from aotadmm_timm.methods import LambdaJEPA, LeJEPA
 from aotadmm_timm.methods.calibration import LAMBDA_JEPA_SHARES, add_on_weight, gradient_norms, weights_by_share
 
 
-def lambda_jepa(calibrate: bool = False, buffer: int = 0) -> LambdaJEPA:
+def lambda_jepa(calibrate: int = 0, buffer: int = 0) -> LambdaJEPA:
     return LambdaJEPA(
         tiny_vit(), projector_dims=(16, 8), calibrate=calibrate, projector_buffer=buffer, backbone_buffer=buffer
     )
@@ -69,8 +69,10 @@ def test_add_on_weight_has_its_share_of_the_whole() -> None:
         add_on_weight(10.0, share=1.0)
 
 
-def test_a_calibrated_run_waits_for_full_buffers_and_keeps_its_weights(caplog: pytest.LogCaptureFixture) -> None:
-    method = lambda_jepa(calibrate=True, buffer=2)
+def test_a_run_is_calibrated_after_its_pilot_and_keeps_the_weights(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="at step 2 or later, when the buffers are full, got 1"):
+        lambda_jepa(calibrate=1, buffer=2)
+    method = lambda_jepa(calibrate=2, buffer=2)
     assert method.convention()["inv"] == "to be calibrated"
     with caplog.at_level(logging.INFO, "aotadmm_timm.methods"):
         for step in range(4):
@@ -83,7 +85,7 @@ def test_a_calibrated_run_waits_for_full_buffers_and_keeps_its_weights(caplog: p
     expected = weights_by_share(gradient_norms(same, random_views(32, seed=2), step=2), LAMBDA_JEPA_SHARES)
     found = method.convention()
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4)
-    resumed = lambda_jepa(calibrate=True, buffer=2)
+    resumed = lambda_jepa(calibrate=2, buffer=2)
     resumed.load_state_dict(method.state_dict())
     resumed(random_views(32, seed=4), 4)
     assert resumed.convention() == found

@@ -112,6 +112,7 @@ def test_convention_and_weights() -> None:
         "inv": 3.0,
         "projector_sacreg": 157.8,
         "backbone_sacreg": 1.894,
+        "calibrated at step": "never",
         "projector": "8-4",
         "slice widths": "2, 2",
         "buffered batches": "3, 3",

@@ -39,7 +39,7 @@ def convention(out: Path) -> dict[str, Any]:
 
 
 def test_lambda_jepa_calibrates_resumes_and_stores_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = ("--calibrate", "--target", "ema", "--projector-buffer", "2", "--backbone-buffer", "1")
+    flags = ("--calibrate", "2", "--target", "ema", "--projector-buffer", "2", "--backbone-buffer", "1")
     through = call(monkeypatch, "lambda_jepa", tmp_path / "through", *flags)
     assert {"inv", "projector_sacreg", "backbone_sacreg", "tap_zeros", "tap_max"} <= through[0].keys()
     call(monkeypatch, "lambda_jepa", tmp_path / "halves", *flags, "--stop-after", "1")
