@@ -100,5 +100,8 @@ class RunFolder:
         aside = self.path / "encoder.part"
         shutil.rmtree(aside, ignore_errors=True)
         save_for_hf(backbone, str(aside), model_args=model_args, safe_serialization=True)
+        config = json.loads((aside / "config.json").read_text(encoding="utf-8"))
+        config.get("model_args", {}).pop("num_classes", None)  # stands above; twice, transformers' TimmWrapper fails
+        write_text(aside / "config.json", json.dumps(config, indent=2) + "\n")
         shutil.rmtree(self.encoder, ignore_errors=True)
         os.replace(aside, self.encoder)

@@ -70,16 +70,20 @@ def test_a_network_that_shrinks_views_to_a_point_is_pointed_out(caplog: pytest.L
 
 
 def test_import_of_a_file_registers_its_model(tmp_path: Path) -> None:
-    source = (
-        "import timm\n"
-        "from timm.models import register_model\n"
-        "default_cfgs = timm.models.generate_default_cfgs({'my_own_vit': {'input_size': (3, 32, 32),\n"
-        "    'num_classes': 0, 'mean': (0.5,) * 3, 'std': (0.5,) * 3, 'first_conv': 'patch_embed.proj', 'classifier': 'head'}})\n"
-        "@register_model\n"
-        "def my_own_vit(pretrained=False, **kwargs):\n"
-        "    return timm.models.build_model_with_cfg(timm.models.VisionTransformer, 'my_own_vit', pretrained,\n"
-        "        **{'embed_dim': 24, 'depth': 1, 'num_heads': 2, 'patch_size': 8, **kwargs})\n"
-    )
+    source = """
+import timm
+from timm.models import register_model
+
+config = {"input_size": (3, 32, 32), "num_classes": 0, "mean": (0.5,) * 3, "std": (0.5,) * 3}
+config |= {"first_conv": "patch_embed.proj", "classifier": "head"}
+default_cfgs = timm.models.generate_default_cfgs({"my_own_vit": config})
+
+@register_model
+def my_own_vit(pretrained=False, **kwargs):
+    size = {"embed_dim": 24, "depth": 1, "num_heads": 2, "patch_size": 8}
+    model_cls = timm.models.VisionTransformer
+    return timm.models.build_model_with_cfg(model_cls, "my_own_vit", pretrained, **{**size, **kwargs})
+"""
     (tmp_path / "my_models.py").write_text(source)
     import_plugin(str(tmp_path / "my_models.py"))
     assert create_backbone("my_own_vit", [32, 16])[0].num_features == 24

@@ -1,0 +1,73 @@
+"""Hard-label distillation: the student learns the labels and the teacher's best guesses, half and half.
+
+    python train/distill.py --model vit_tiny_mlpfree --teacher RUN --init teacher --dataset torch/cifar10
+    python train/distill.py --config train/recipes/table4_distill.yaml --teacher RUN            Table 4 of the paper
+
+Teacher and starting weights come from a run folder, a folder in timm's format, hf-hub:ORG/NAME, a timm name or a file.
+A student without MLPs starts from a ViT's other weights.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import timm
+from timm.task.task import TrainingTask
+from timm.task.token_distillation import TokenDistillationTask
+
+from aotadmm_timm.engine.backbone import create_with_first
+from aotadmm_timm.engine.config import UserError, nearest, option, parse, run
+from aotadmm_timm.engine.supervised import SupervisedConfig, train_supervised
+from aotadmm_timm.engine.weights import adapt, open_weights, start_from
+from aotadmm_timm.methods.distillation import HardDistillation, Teacher
+
+
+@dataclass(frozen=True)
+class Config(SupervisedConfig):
+    model: str = option("vit_tiny_mlpfree", "timm name of the student")
+    teacher: str | None = option(None, "classifier to learn from: run, folder, hf-hub:ORG/NAME, timm name or file")
+    teacher_model: str | None = option(None, "timm name, for a --teacher file outside a run or model folder")
+    init: str | None = option(None, "weights the student starts from: `teacher`, or as --teacher; random if not given")
+    head: str = option(
+        "single", "single: both losses on one head; token: DeiT's distillation token", choices=("single", "token")
+    )
+
+
+def main() -> None:
+    cfg = parse(Config, description=__doc__)
+    if cfg.teacher is None:
+        raise UserError("--teacher: which classifier should be learned from?")
+    if not timm.is_model(cfg.model):
+        raise UserError(f"unknown model {cfg.model!r}{nearest(cfg.model, timm.list_models())}")
+    teacher: Any = open_weights(cfg.teacher, model=cfg.teacher_model)
+
+    def make_model(num_classes: int) -> tuple[Any, list[str]]:
+        kwargs = {**cfg.model_kwargs, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
+        size: dict[str, Any] = {"img_size": cfg.img_size} if cfg.img_size else {}
+        if cfg.init is None:
+            model, _ = create_with_first(cfg.model, [size, {}], num_classes=num_classes, **kwargs)
+            return model, [name for name, _ in model.named_parameters()]
+        source: Any = teacher if cfg.init == "teacher" else open_weights(cfg.init, model=cfg.teacher_model)
+        student: Any = start_from(source, cfg.model, num_classes=source.num_classes, **size, **kwargs)
+        return student, adapt(student, num_classes=num_classes, img_size=cfg.img_size)
+
+    def make_task(student: Any, classes: tuple[str, ...]) -> TrainingTask:
+        if teacher.num_classes != student.num_classes:
+            raise UserError(f"--teacher {cfg.teacher}: {teacher.num_classes} classes, the data has {len(classes)}")
+        names = teacher.pretrained_cfg.get("label_names")
+        if names and tuple(names) != classes:
+            raise UserError(f"--teacher {cfg.teacher}: its classes are {', '.join(names[:5])}..., not the data's")
+        if cfg.head == "single":
+            return HardDistillation(student, Teacher(teacher), cfg.criterion())
+        if not hasattr(student, "set_distilled_training"):
+            raise UserError(f"--head token: {cfg.model} has no distillation token (set_distilled_training)")
+        return TokenDistillationTask(
+            student, Teacher(teacher), cfg.criterion(), distill_type="hard", task_loss_weight=0.5, verbose=False
+        )
+
+    train_supervised(
+        cfg, f"distill_{cfg.model}_{cfg.dataset.strip('./').replace('/', '-')}_s{cfg.seed}", make_model, make_task
+    )
+
+
+if __name__ == "__main__":
+    run(main)
