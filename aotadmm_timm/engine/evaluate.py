@@ -123,7 +123,8 @@ def _single(cfg: EvaluateConfig, subject: Subject, folder: Path, device: torch.d
         ]
         features[name] = parts[0], parts[1]
     views, view_y = None, None
-    if cfg.views and len(train) >= 4:
+    height, width = subject.image_size
+    if cfg.views and len(train) >= 4 and height == width:  # crops are square
         crop = evaluation_views(subject, dataset, cfg.views, cfg.seed)
         chosen = train.subset(_spread(len(train), cfg.view_images))
         views, view_y = extract_view_features(spaces, chosen, crop, batch_size=max(1, cfg.batch_size // cfg.views))
@@ -227,7 +228,7 @@ def _look_inside(
         f"Means over {len(images)} images. `layer_curves` and `theory_gap` (aotadmm_timm.evaluation) define the panels."
     )
     figures = {"Layer by layer": (figure, caption)}
-    if has_subspaces(model.blocks[-1]) and model.num_features >= 3:
+    if has_subspaces(model.blocks[-1]) and images.shape[1] in (1, 3):
         few = images[:_PICTURES]
         data: Any = model.pretrained_cfg
         mean, std = (torch.tensor(data[key], device=few.device).view(-1, 1, 1) for key in ("mean", "std"))
@@ -255,9 +256,8 @@ def _write(
         figure.savefig(path.with_suffix(".part.png"), dpi=110)
         os.replace(path.with_suffix(".part.png"), path)
     where = result["evaluated_on"]
-    print(
-        f"{subject.name} on {dataset}: {result['train_images']} train images, {result['test_images']} {where} images\n"
-    )
+    counts = f"{result['train_images']} train images, {result['test_images']} test images"
+    print(f"{subject.name} on {dataset}: {counts}{'' if where == 'test' else f' ({where})'}\n")
     print(format_table(result["scores"], where))
     print("\n" + align(_geometry_rows(result["geometry"])))
     print(f"\nresults: {folder / stem}.json")
