@@ -209,9 +209,9 @@ def parse(
         parser._remove_action(action)
         parser._option_string_actions.pop(action.option_strings[0])
         many = typing.get_origin(_base_type(hints[name])[0]) is tuple
-        parser.add_argument(
-            name, nargs="+" if many else ("?" if fields[name].default is not None else None), help=action.help
-        )
+        free = fields[name].default is not None
+        nargs = ("*" if free else "+") if many else ("?" if free else None)
+        parser.add_argument(name, nargs=nargs, help=action.help)
     given, rest = parser.parse_known_args(argv)
     if rest:
         flags = [s for a in parser._actions for s in a.option_strings]

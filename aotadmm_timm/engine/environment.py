@@ -2,7 +2,9 @@
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,11 @@ def commit() -> str | None:
     except OSError:
         return None
     return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
+
+
+def command_line() -> str:
+    """How this process was called, for the record of a run."""
+    return shlex.join(["python", f"train/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def describe(device: torch.device) -> dict[str, Any]:

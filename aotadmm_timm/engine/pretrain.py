@@ -24,7 +24,7 @@ from aotadmm_timm.methods.views import Views, feature_width
 from .backbone import create_backbone, synchronise_batch_norm
 from .config import UserError, as_dict, option
 from .curves import draw_curves
-from .environment import amp_dtype, describe
+from .environment import amp_dtype, command_line, describe
 from .loop import Loop, fit
 from .online_probe import OnlineProbe
 from .optimizer import make_optimizer, make_schedule
@@ -207,6 +207,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         "images_per_second": images_per_second(run.log_path),
         "train_images": len(train),
         "convention": method.convention(),
+        "command": command_line(),
         "environment": describe(device),
     }
     if main:

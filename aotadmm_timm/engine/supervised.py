@@ -27,7 +27,7 @@ from aotadmm_timm.evaluation import extract_features
 from .backbone import state_size, synchronise_batch_norm
 from .config import UserError, as_dict, option
 from .curves import draw_curves
-from .environment import amp_dtype, describe
+from .environment import amp_dtype, command_line, describe
 from .loop import Loop, fit
 from .optimizer import make_optimizer, make_schedule
 from .options import TrainConfig
@@ -232,6 +232,7 @@ def train_supervised(
         "train_images": len(batches.images),
         "seconds": round(time.time() - began, 1),
         "images_per_second": images_per_second(run.log_path),
+        "command": command_line(),
         "environment": describe(device),
     }
     if main:

@@ -1,0 +1,140 @@
+"""Many runs side by side: groups by what differs, mean and spread, tables and one figure."""
+
+import csv
+import io
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .records import Record
+
+# Keys that do not make runs different: repetitions differ in the seed, the others follow from what is there already.
+_REPEATED = {"seed", "model_args", "convention", "architecture", "save_every", "stop_after", "evaluate", "log_every"}
+# title, path in metrics.json, factor, digits
+_COLUMNS = (
+    ("accuracy %", ("accuracy",), 100, 2),
+    ("kNN %", ("pretrained", "knn20"), 100, 2),
+    ("linear %", ("pretrained", "linear"), 100, 2),
+    ("10 labels/class %", ("pretrained", "few_label_mean"), 100, 2),
+    ("RankMe", ("pretrained", "rankme"), 1, 1),
+    ("images/s", ("images_per_second",), 1, 0),
+    ("minutes", ("seconds",), 1 / 60, 1),
+)
+_CURVES = ("loss", "probe_knn20", "online_probe", "test_accuracy", "train_accuracy")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in the seed only. `differs`: the values of the keys in which groups differ."""
+
+    differs: dict[str, Any]
+    records: list[Record]
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"{k} {v}" for k, v in self.differs.items()) or self.records[0].name
+
+
+def group(records: Sequence[Record]) -> list[Group]:
+    """Groups in the order of their first run."""
+    keys = [
+        key
+        for key in dict.fromkeys(k for r in records for k in r.config)
+        if key not in _REPEATED and len({str(r.config.get(key)) for r in records}) > 1
+    ]
+    groups: dict[str, Group] = {}
+    for record in records:
+        differs = {key: record.config.get(key) for key in keys}
+        groups.setdefault(str(differs), Group(differs, [])).records.append(record)
+    return list(groups.values())
+
+
+def table(groups: Sequence[Group], *, always: Sequence[str] = ("model", "dataset", "epochs")) -> list[list[str]]:
+    """Header and one row per group: what differs, number of runs, mean +- sample standard deviation, commit.
+
+    Args:
+        always: keys that are shown even if all groups agree in them.
+    """
+    keys = list(dict.fromkeys([*always, *(key for g in groups for key in g.differs)]))
+    columns = [c for c in _COLUMNS if any(_value(r, c[1]) is not None for g in groups for r in g.records)]
+    rows = [[*keys, "n", *(title for title, *_ in columns), "commit"]]
+    for g in groups:
+        cells = [str(g.records[0].config.get(key)) for key in keys] + [str(len(g.records))]
+        for _, path, factor, digits in columns:
+            values = [factor * v for r in g.records if (v := _value(r, path)) is not None]
+            cell = f"{statistics.mean(values):.{digits}f}" if values else "-"
+            cells.append(cell + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""))
+        commits = dict.fromkeys(str(r.metrics.get("environment", {}).get("commit")) for r in g.records)
+        rows.append([*cells, ", ".join(c[:7] for c in commits)])
+    return rows
+
+
+def _value(record: Record, path: Sequence[str]) -> float | None:
+    value: Any = record.metrics
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def as_text(rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def as_csv(rows: Sequence[Sequence[str]]) -> str:
+    """Comma-separated values."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def as_latex(rows: Sequence[Sequence[str]]) -> str:
+    """A `tabular` with booktabs rules."""
+    special = {c: "\\" + c for c in "&%$#_{}"} | {"±": "$\\pm$", "\\": "\\textbackslash{}", "~": "\\textasciitilde{}"}
+
+    def line(row: Sequence[str]) -> str:
+        return " & ".join("".join(special.get(c, c) for c in cell) for cell in row) + " \\\\"
+
+    body = [line(row) for row in rows]
+    start, end = f"\\begin{{tabular}}{{{'l' * len(rows[0])}}}", "\\end{tabular}"
+    return "\n".join([start, "\\toprule", body[0], "\\midrule", *body[1:], "\\bottomrule", end, ""])
+
+
+def draw(groups: Sequence[Group], path: Path) -> None:
+    """Overlaid curves over the epochs: a thin line for each run, a thick one for the mean of a group."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    keys = [k for k in _CURVES if any(k in e for g in groups for r in g.records for e in r.epochs)] or ["loss"]
+    figure, axes = plt.subplots(1, len(keys), figsize=(5 * len(keys), 3.8), squeeze=False, layout="constrained")
+    for axis, key in zip(axes[0], keys, strict=True):
+        for number, g in enumerate(groups):
+            values: dict[float, list[float]] = {}
+            for record in g.records:
+                points = [(e["epoch"], e[key]) for e in record.epochs if key in e]
+                for epoch, value in points:
+                    values.setdefault(epoch, []).append(value)
+                axis.plot([x for x, _ in points], [y for _, y in points], color=f"C{number}", alpha=0.3, linewidth=0.8)
+            means = sorted((x, statistics.mean(y)) for x, y in values.items())
+            label = f"{g.label} (n = {len(g.records)})"
+            axis.plot([x for x, _ in means], [y for _, y in means], color=f"C{number}", label=label, linewidth=1.8)
+        axis.set_title(key)
+        axis.set_xlabel("epoch")
+        axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize=7)
+    aside = path.with_name(f"{path.stem}.part{path.suffix}")
+    figure.savefig(aside, dpi=110)
+    plt.close(figure)
+    os.replace(aside, path)

@@ -1,0 +1,96 @@
+"""What a finished run is remembered by: configuration, scores, and one row of its log per epoch.
+
+A record in the repository is a small .jsonl file: a first line {"name", "command", "config", "metrics"}, then one line
+per epoch with the mean of every logged number. Where the data lay and the run went to is left out.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .config import UserError, read_yaml
+from .run_folder import read_log, write_text
+
+# Keys of a configuration that say where and when, not what.
+_PLACES = ("output", "resume", "data_dir", "wandb", "import", "device", "num_workers")
+
+
+@dataclass(frozen=True)
+class Record:
+    """`epochs` has one dict per epoch, with the key "epoch" and the means of what was logged."""
+
+    name: str
+    command: str
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    epochs: list[dict[str, float]]
+
+
+def read_record(path: str | Path) -> Record:
+    """A record of a run folder, or one that `write_record` made.
+
+    Raises: UserError if the path holds neither, or the run has not finished.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if not (path / "config.yaml").is_file():
+            raise UserError(f"{path}: no run in it (no config.yaml)")
+        if not (path / "metrics.json").is_file():
+            raise UserError(f"{path}: the run has not finished (no metrics.json)")
+        metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
+        config = {k: v for k, v in read_yaml(path / "config.yaml").items() if k not in _PLACES}
+        command = str(metrics.pop("command", ""))
+        return Record(path.resolve().name, command, config, metrics, per_epoch(read_log(path / "log.jsonl")))
+    if not path.is_file():
+        raise UserError(f"{path}: no such run folder or record")
+    try:
+        head, *epochs = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+        return Record(head["name"], head["command"], head["config"], head["metrics"], epochs)
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: not a record of a run") from None
+
+
+def per_epoch(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """Means over the rows of each epoch, to five digits."""
+    epochs: dict[int, dict[str, list[float]]] = {}
+    for row in rows:
+        values = epochs.setdefault(row["epoch"], {})
+        for key, value in row.items():
+            if key not in ("epoch", "step"):
+                values.setdefault(key, []).append(value)
+    return [
+        {"epoch": epoch, **{k: float(f"{sum(v) / len(v):.5g}") for k, v in values.items()}}
+        for epoch, values in sorted(epochs.items())
+    ]
+
+
+def write_record(record: Record, folder: Path) -> Path:
+    """Write `record` into `folder`, without the places of this machine; returns the file."""
+    config = {k: _placeless(v) for k, v in record.config.items()}
+    words = [_placeless(word) for word in record.command.split()]
+    command = " ".join(
+        word for i, word in enumerate(words) if not ({"--output", "--data-dir"} & {word, words[i - 1] if i else ""})
+    )
+    head = {"name": record.name, "command": command, "config": config, "metrics": _rounded(record.metrics)}
+    path = folder / f"{record.name}.jsonl"
+    write_text(path, "".join(json.dumps(line) + "\n" for line in (head, *record.epochs)))
+    return path
+
+
+def _placeless(value: Any) -> Any:
+    """The last part of an absolute or relative path, behind a data set's prefix if there is one; all else unchanged."""
+    if not isinstance(value, str):
+        return value
+    prefix, slash, rest = value.partition("/")
+    if slash and prefix in ("hfds", "wds") and rest.startswith(("/", ".", "~")):
+        return f"{prefix}/{Path(rest).name}"
+    return Path(value).name if value.startswith(("/", "~/", "../")) else value
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value

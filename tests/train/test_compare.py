@@ -1,0 +1,145 @@
+"""train/compare.py: groups, mean and spread by hand, files, records without places, tables made anew."""
+
+import csv
+import json
+import re
+import runpy
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+TRAIN = Path(__file__).parents[2] / "train"
+DATA = "hfds//data/of/mine/cifar10"
+
+
+def call(*arguments: object) -> dict[str, Any]:
+    before = sys.argv
+    sys.argv = ["compare.py", *map(str, arguments)]
+    try:
+        return runpy.run_path(str(TRAIN / "compare.py"), run_name="__main__")
+    finally:
+        sys.argv = before
+
+
+def make_run(folder: Path, linear: float, **config: Any) -> Path:
+    folder.mkdir()
+    values = {
+        "model": "aot_nano",
+        "dataset": "hfds//data/of/mine/cifar10",
+        "epochs": 2,
+        "seed": 0,
+        "output": str(folder),
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump({**values, **config}))
+    metrics = {
+        "pretrained": {"knn20": linear - 0.1, "linear": linear, "rankme": 20.0},
+        "images_per_second": 500.0,
+        "seconds": 90.0,
+        "environment": {"commit": "0123456789ab"},
+        "command": f"python train/lejepa.py --dataset {DATA} --seed {config.get('seed', 0)} --output {folder}",
+    }
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    rows: list[dict[str, float]] = [{"step": s, "epoch": 1 + s // 3, "loss": 1 / s, "lr": 0.1} for s in range(1, 6)]
+    (folder / "log.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in [*rows, {"step": 5, "epoch": 2, "probe_knn20": 0.5}])
+    )
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    return [
+        make_run(tmp_path / "a0", 0.80, lr=0.1, seed=0),
+        make_run(tmp_path / "a1", 0.84, lr=0.1, seed=1),
+        make_run(tmp_path / "b0", 0.90, lr=0.2, seed=0),
+    ]
+
+
+def test_mean_and_spread_by_what_differs(tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    call(*runs, "--output", tmp_path / "out")
+    header, first, second = csv.reader((tmp_path / "out" / "compare.csv").read_text().splitlines())
+    rows = [dict(zip(header, row, strict=True)) for row in (first, second)]
+    assert [(r["lr"], r["n"]) for r in rows] == [("0.1", "2"), ("0.2", "1")]
+    assert rows[0]["linear %"] == f"82.00 ± {100 * statistics.stdev([0.80, 0.84]):.2f}"
+    assert rows[1]["linear %"] == "90.00"
+    assert rows[0]["minutes"] == "1.5 ± 0.0"
+    assert rows[1]["commit"] == "0123456"
+    assert "seed" not in header
+    assert "82.00 ± 2.83" in capsys.readouterr().out
+    latex = (tmp_path / "out" / "compare.tex").read_text()
+    assert r"82.00 $\pm$ 2.83" in latex
+    assert r"linear \%" in latex
+    assert r"aot\_nano" in latex
+    assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_records_give_the_same_table_and_name_no_place(
+    tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(*runs, "--keep", tmp_path / "results")
+    files = sorted((tmp_path / "results").iterdir())
+    assert [f.name for f in files] == ["a0.jsonl", "a1.jsonl", "b0.jsonl"]
+    text = files[0].read_text()
+    assert "/data/of" not in text
+    assert str(tmp_path) not in text
+    head, *epochs = map(json.loads, text.splitlines())
+    assert head["command"] == "python train/lejepa.py --dataset hfds/cifar10 --seed 0"
+    assert epochs[0] == {"epoch": 1, "loss": 0.75, "lr": 0.1}
+    assert epochs[1] == {
+        "epoch": 2,
+        "loss": pytest.approx((1 / 3 + 1 / 4 + 1 / 5) / 3, rel=1e-4),
+        "lr": 0.1,
+        "probe_knn20": 0.5,
+    }
+    capsys.readouterr()
+    call(*files, "--output", tmp_path / "x")
+    call(*runs, "--output", tmp_path / "y")
+    tables = [re.sub(r"hfds/\S*cifar10", "cifar10", (tmp_path / n / "compare.csv").read_text()) for n in "xy"]
+    assert tables[0] == tables[1]
+
+
+def test_tables_of_a_results_file_are_made_anew(tmp_path: Path, runs: list[Path]) -> None:
+    call(*runs, "--keep", tmp_path / "results")
+    path = tmp_path / "RESULTS.md"
+    path.write_text("# Results\n\n<!-- table: a? -->\nold\n<!-- end -->\n\nwords\n\n<!-- table: b0 -->\n<!-- end -->\n")
+    call("--results", path)
+    text = path.read_text()
+    assert "old" not in text
+    assert "words" in text
+    assert "| 2 | 72.00 ± 2.83 | 82.00 ± 2.83 |" in text
+    assert text.count("    python train/lejepa.py --dataset hfds/cifar10\n") == 2
+    call("--results", path)
+    assert path.read_text() == text
+    path.write_text("<!-- table: z -->\n<!-- end -->\n")
+    with pytest.raises(SystemExit) as stop:
+        call("--results", path)
+    assert stop.value.code == 2
+
+
+def test_published_tables_are_those_of_their_records() -> None:
+    path = TRAIN / "RESULTS.md"
+    if path.is_file():
+        text = path.read_text(encoding="utf-8")
+        script = runpy.run_path(str(TRAIN / "compare.py"))
+        assert script["regenerate"](text, TRAIN / "results") == text
+
+
+def test_refusals(tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    (runs[0] / "metrics.json").unlink()
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    (tmp_path / "empty").mkdir()
+    for arguments, words in [
+        ([], "which runs"),
+        ([runs[0]], "has not finished"),
+        ([tmp_path / "none"], "no such run folder or record"),
+        ([tmp_path / "x.jsonl"], "not a record"),
+        ([tmp_path / "empty"], "no run in it"),
+    ]:
+        with pytest.raises(SystemExit) as stop:
+            call(*arguments)
+        assert stop.value.code == 2
+        assert words in capsys.readouterr().err
