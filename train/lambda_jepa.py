@@ -21,6 +21,10 @@ from aotadmm_timm.methods.lambda_jepa import LambdaJEPA
 
 @dataclass(frozen=True)
 class Config(PretrainConfig):
+    num_global: int | None = option(4, "global views per image")
+    num_local: int | None = option(0, "local views per image; the paper has none")
+    lr: float = option(3e-4, "peak learning rate; the paper's 1e-3 is for a ViT with 10 epochs of warm-up")
+    clip_grad: float | None = option(1.0, "clip the gradient norm to this")
     inv_weight: float = option(32.8, "weight of the invariance term")
     projector_sacreg: float = option(157.8, "weight of SACReg on the embeddings' view centres")
     backbone_sacreg: float = option(1.894, "weight of SACReg on the backbone's view centres")
