@@ -171,15 +171,30 @@ def _principal_axes(x: Tensor) -> tuple[Tensor, Tensor]:
     """Orthonormal axes (d, r) of centred rows x (N, d) along which they vary, and the variance (r,) there."""
     n, d = x.shape
     if n >= d:
-        variance, axes = torch.linalg.eigh(x.T @ x / n)
+        variance, axes = _eigh(x.T @ x / n)
     else:
-        variance, sides = torch.linalg.eigh(x @ x.T / n)
+        variance, sides = _eigh(x @ x.T / n)
     kept = variance > 1e-6 * variance[-1].clamp_min(torch.finfo(variance.dtype).tiny)
     variance = variance[kept]
     if n < d:
         axes = x.T @ (sides[:, kept] / (n * variance).sqrt())
         return axes, variance
     return axes[:, kept], variance
+
+
+def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Ascending eigenvalues and eigenvectors of a symmetric matrix, in its dtype.
+
+    Float32 divide and conquer sometimes fails on spectra with many equal eigenvalues (dead features); float64 nearly
+    never, and a diagonal of the size of float32's rounding then separates them: any axes nearby serve as well.
+    """
+    exact = gram.double()
+    try:
+        values, vectors = torch.linalg.eigh(exact)
+    except torch.linalg.LinAlgError:
+        spread = torch.linspace(0, 1e-7, len(exact), dtype=exact.dtype, device=exact.device)
+        values, vectors = torch.linalg.eigh(exact + torch.diag(spread * exact.diagonal().mean()))
+    return values.to(gram.dtype), vectors.to(gram.dtype)
 
 
 def _logits(x: Tensor, weight: Tensor) -> Tensor:
