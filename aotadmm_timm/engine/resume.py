@@ -36,9 +36,9 @@ def open_run(cfg: TrainConfig, run: RunFolder, config: dict[str, Any]) -> dict[s
     if main:
         if cfg.resume:
             print(f"resuming at step {snapshot['step']}" if snapshot else "no checkpoint yet: starting at step 0")
-        run.write_config(config)
         if cfg.wandb:
             run.trackers.append(WeightsAndBiases(cfg.wandb, run.path, config))
+        run.write_config(config)
     return snapshot
 
 

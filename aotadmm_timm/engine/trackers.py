@@ -40,8 +40,8 @@ class WeightsAndBiases:
     def __init__(self, project: str, folder: Path, config: dict[str, Any]) -> None:
         try:
             import wandb
-        except ImportError:
-            raise UserError("--wandb: Weights & Biases is not installed: pip install wandb") from None
+        except ImportError as err:
+            raise UserError(f"--wandb: Weights & Biases cannot be imported ({err}): pip install wandb") from None
         folder.mkdir(parents=True, exist_ok=True)
         # the folder's name is the run's id, so that --resume goes on with the same curves
         self._run = wandb.init(

@@ -1,0 +1,82 @@
+"""Opening a run: refusals before anything is written, the configuration a resumed run keeps, trackers."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aotadmm_timm.engine import checkpoint
+from aotadmm_timm.engine.config import UserError, as_dict
+from aotadmm_timm.engine.options import TrainConfig
+from aotadmm_timm.engine.resume import claim, open_run
+from aotadmm_timm.engine.run_folder import RunFolder
+
+
+def start(cfg: TrainConfig, **extra: Any) -> tuple[RunFolder, dict[str, Any] | None]:
+    run = claim(cfg, "name")
+    config = {**as_dict(cfg), "convention": {"w": 1.0}, "world": 1, **extra}
+    return run, open_run(cfg, run, config)
+
+
+def test_a_new_run_then_its_continuation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = TrainConfig(output=str(tmp_path / "run"))
+    run, snapshot = start(cfg)
+    assert snapshot is None
+    stored = yaml.safe_load((run.path / "config.yaml").read_text())
+    assert stored["lr"] == 1e-3
+    with pytest.raises(UserError, match="already holds a run"):
+        claim(cfg, "name")
+    again = replace(cfg, resume="auto")
+    assert start(again)[1] is None
+    assert "no checkpoint yet: starting at step 0" in capsys.readouterr().out
+    checkpoint.save(run.checkpoints, {"step": 7, "config": stored})
+    # what does not change a step may differ, and so may what a run works out for itself
+    other = replace(again, stop_after=3, num_workers=0, device="cpu", compile=True)
+    _, snapshot = start(other, convention={"w": 2.0})
+    assert snapshot is not None
+    assert snapshot["step"] == 7
+    assert "resuming at step 7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": 0.5}, "--resume: lr is 0.5 here but 0.001 in the checkpoint"),
+        ({"seed": 1}, "seed is 1 here but 0"),
+        ({"epochs": 200}, "epochs is 200 here but 100"),
+    ],
+)
+def test_a_resumed_run_keeps_its_configuration(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    cfg = TrainConfig(output=str(tmp_path / "run"))
+    run, _ = start(cfg)
+    stored = (run.path / "config.yaml").read_text()
+    checkpoint.save(run.checkpoints, {"step": 7, "config": yaml.safe_load(stored)})
+    with pytest.raises(UserError, match=message):
+        start(replace(cfg, resume="auto", **change))
+    with pytest.raises(UserError, match="world is 2 here but 1"):
+        start(replace(cfg, resume="auto"), world=2)
+    assert (run.path / "config.yaml").read_text() == stored
+
+
+def test_without_wandb_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    cfg = TrainConfig(output=str(tmp_path / "run"), wandb="project")
+    with pytest.raises(UserError, match=r"--wandb: Weights & Biases cannot be imported .*pip install wandb"):
+        start(cfg)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = RunFolder(tmp_path)
+    for step in (1, 2):
+        run.log({"step": step, "epoch": 1, "loss": 1 / step, "note": "words"})
+    run.close()
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["loss"]
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 1.0), (2, 0.5)]
