@@ -16,7 +16,8 @@ from aotadmm_timm.methods.projector import Projector
 
 from . import checkpoint
 from .config import build, key_of, read_yaml
-from .pretrain import PretrainConfig, import_plugin, multi_crop
+from .plugin import import_plugin
+from .pretrain import PretrainConfig, multi_crop
 
 
 @dataclass
