@@ -7,6 +7,7 @@ Teacher and starting weights come from a run folder, a folder in timm's format, 
 A student without MLPs starts from a ViT's other weights.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,34 +35,38 @@ class Config(SupervisedConfig):
 
 def main() -> None:
     cfg = parse(Config, description=__doc__)
-    if cfg.teacher is None:
+    source = cfg.teacher
+    if source is None:
         raise UserError("--teacher: which classifier should be learned from?")
-    if not timm.is_model(cfg.model):
-        raise UserError(f"unknown model {cfg.model!r}{nearest(cfg.model, timm.list_models())}")
-    teacher: Any = open_weights(cfg.teacher, model=cfg.teacher_model)
+
+    @functools.cache
+    def teacher() -> Any:
+        return open_weights(source, model=cfg.teacher_model)
 
     def make_model(num_classes: int) -> tuple[Any, list[str]]:
+        if not timm.is_model(cfg.model):
+            raise UserError(f"unknown model {cfg.model!r}{nearest(cfg.model, timm.list_models())}")
         kwargs = {**cfg.model_kwargs, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
         size: dict[str, Any] = {"img_size": cfg.img_size} if cfg.img_size else {}
         if cfg.init is None:
             model, _ = create_with_first(cfg.model, [size, {}], num_classes=num_classes, **kwargs)
             return model, [name for name, _ in model.named_parameters()]
-        source: Any = teacher if cfg.init == "teacher" else open_weights(cfg.init, model=cfg.teacher_model)
-        student: Any = start_from(source, cfg.model, num_classes=source.num_classes, **size, **kwargs)
+        start: Any = teacher() if cfg.init == "teacher" else open_weights(cfg.init, model=cfg.teacher_model)
+        student: Any = start_from(start, cfg.model, num_classes=start.num_classes, **size, **kwargs)
         return student, adapt(student, num_classes=num_classes, img_size=cfg.img_size)
 
     def make_task(student: Any, classes: tuple[str, ...]) -> TrainingTask:
-        if teacher.num_classes != student.num_classes:
-            raise UserError(f"--teacher {cfg.teacher}: {teacher.num_classes} classes, the data has {len(classes)}")
-        names = teacher.pretrained_cfg.get("label_names")
+        if teacher().num_classes != student.num_classes:
+            raise UserError(f"--teacher {source}: {teacher().num_classes} classes, the data has {len(classes)}")
+        names = teacher().pretrained_cfg.get("label_names")
         if names and tuple(names) != classes:
-            raise UserError(f"--teacher {cfg.teacher}: its classes are {', '.join(names[:5])}..., not the data's")
+            raise UserError(f"--teacher {source}: its classes are {', '.join(names[:5])}..., not the data's")
         if cfg.head == "single":
-            return HardDistillation(student, Teacher(teacher), cfg.criterion())
+            return HardDistillation(student, Teacher(teacher()), cfg.criterion())
         if not hasattr(student, "set_distilled_training"):
             raise UserError(f"--head token: {cfg.model} has no distillation token (set_distilled_training)")
         return TokenDistillationTask(
-            student, Teacher(teacher), cfg.criterion(), distill_type="hard", task_loss_weight=0.5, verbose=False
+            student, Teacher(teacher()), cfg.criterion(), distill_type="hard", task_loss_weight=0.5, verbose=False
         )
 
     train_supervised(

@@ -6,6 +6,7 @@ end is left out.
 """
 
 import logging
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -101,47 +102,77 @@ class MemoryBatches:
 
 
 class _Crops(Dataset):
-    """uint8 crops of single images, made in a worker; None for an unreadable one, never its neighbour."""
+    """uint8 crops of single images, made in a worker; the reason in place of an unreadable one, never its neighbour."""
 
     def __init__(self, images: LabelledImages, crop: MultiCrop) -> None:
         self.images, self.crop = images, crop
 
-    def __getitem__(self, place: tuple[int, int]) -> tuple[int, int, list[np.ndarray]] | tuple[int, int, None]:
+    def __getitem__(self, place: tuple[int, int]) -> tuple[int, int, list[np.ndarray] | str]:
         epoch, index = place
         try:
             picture, label = self.images[index]
         except UnreadableImage as err:
-            logger.warning("left out of its batch, unreadable: %s", err)
-            return index, -1, None
+            return index, -1, str(err)
         return index, label, self.crop.crop_picture(picture, epoch, index)
 
 
-def _collate(items: list[Any]) -> tuple[np.ndarray, Tensor, list[Tensor]]:
-    readable = [item for item in items if item[2] is not None]
-    if not readable:
-        raise ValueError("no image of a batch could be read")
-    groups = [torch.from_numpy(np.stack(g, 1)) for g in zip(*(views for _, _, views in readable), strict=True)]
-    return np.array([i for i, _, _ in readable]), torch.tensor([label for _, label, _ in readable]), groups
+class _Places:
+    """(epoch, index) of the images of each batch; made as they are needed, a long run has billions."""
+
+    def __init__(self, order: Order, start: int, stop: int) -> None:
+        self.order, self.start, self.stop = order, start, stop
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for _, epoch, index in self.order.steps(self.start, self.stop):
+            yield [(epoch, int(i)) for i in index]
+
+
+def _collate(items: list[Any]) -> tuple[np.ndarray, Tensor, list[Tensor], dict[int, str]]:
+    failed = {index: reason for index, _, reason in items if isinstance(reason, str)}
+    read = [item for item in items if item[0] not in failed]
+    if not read:
+        raise ValueError(f"no image of a batch could be read; the first: {next(iter(failed.values()))}")
+    groups = [torch.from_numpy(np.stack(g, 1)) for g in zip(*(views for _, _, views in read), strict=True)]
+    return np.array([i for i, _, _ in read]), torch.tensor([label for _, label, _ in read]), groups, failed
+
+
+def _outlive_sigterm(worker: int) -> None:
+    # A scheduler signals the whole process group; the training process finishes its step first, and needs its workers.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class LoaderBatches:
-    """Views of images of any size: cropped in worker processes, coloured in batches on the device."""
+    """Views of images of any size: cropped in worker processes, coloured in batches on the device.
+
+    `unreadable` collects what could not be read so far, by index; each is named in the log once.
+    """
 
     def __init__(
         self, images: LabelledImages, crop: MultiCrop, order: Order, device: torch.device, num_workers: int
     ) -> None:
         if crop.rotate:
-            raise ValueError("rotated crops need images of one size that fit in memory")
+            raise ValueError("rotated crops need images of one size that fit in memory; --views natural has none")
         self.images, self.crop, self.order = images, crop, order
         self.device, self.num_workers = device, num_workers
+        self.unreadable: dict[int, str] = {}
 
     def __call__(self, start: int, stop: int) -> Iterator[Batch]:
-        places = list(self.order.steps(start, stop))
-        sampler = [[(epoch, int(i)) for i in index] for _, epoch, index in places]
         data: Any = _Crops(self.images, self.crop)
-        loader = DataLoader(data, batch_sampler=sampler, num_workers=self.num_workers, collate_fn=_collate)
-        for (step, epoch, _), (index, labels, groups) in zip(places, loader, strict=True):
-            floats = [g.to(self.device, torch.float32).div_(255) for g in groups]
+        sampler: Any = _Places(self.order, start, stop)
+        loader = DataLoader(
+            data,
+            batch_sampler=sampler,
+            num_workers=self.num_workers,
+            collate_fn=_collate,
+            pin_memory=self.device.type == "cuda",
+            worker_init_fn=_outlive_sigterm,
+        )
+        steps = self.order.steps(start, stop)
+        for (step, epoch, _), (index, labels, groups, failed) in zip(steps, loader, strict=True):
+            for bad in failed.keys() - self.unreadable.keys():
+                self.unreadable[bad] = failed[bad]
+                logger.warning("left out, unreadable (%d so far): %s", len(self.unreadable), failed[bad])
+            floats = [g.to(self.device, torch.float32, non_blocking=True).div_(255) for g in groups]
             yield Batch(step, epoch, index, labels, self.crop.colour(floats, epoch, index))
 
 

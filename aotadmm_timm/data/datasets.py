@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .decode import read_image, to_rgb
+from .decode import UnreadableImage, read_image, to_rgb
 
 EVALUATION_SPLITS = ("test", "validation", "valid", "val")
 
@@ -58,9 +58,14 @@ class LabelledImages:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """(H, W) of the first image."""
-        width, height = self.read(int(self.rows[0])).size
-        return height, width
+        """(H, W) of the first image that can be read. Raises ValueError if none can."""
+        for row in self.rows:
+            try:
+                width, height = self.read(int(row)).size
+            except UnreadableImage:
+                continue
+            return height, width
+        raise ValueError(f"{self.name}: not one of {len(self)} images can be read; the first: {self.id_of(0)}")
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "LabelledImages":
         indices = np.asarray(indices, dtype=np.int64)

@@ -12,7 +12,9 @@ from typing import Any
 from .records import Record
 
 # Keys that do not make runs different: repetitions differ in the seed, the others follow from what is there already.
-_REPEATED = {"seed", "model_args", "convention", "architecture", "save_every", "stop_after", "evaluate", "log_every"}
+_REPEATED = {
+    "seed", "classes", "model_args", "convention", "architecture", "save_every", "stop_after", "evaluate", "log_every"
+}  # fmt: skip
 # title, path in metrics.json, factor, digits
 _COLUMNS = (
     ("accuracy %", ("accuracy",), 100, 2),

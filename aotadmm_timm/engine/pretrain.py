@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from aotadmm_timm import distributed
 from aotadmm_timm.data import LabelledImages, load_images
-from aotadmm_timm.data.batches import Batch, make_batches
+from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.methods.views import Views, feature_width
@@ -29,8 +29,7 @@ from .loop import Loop, fit
 from .online_probe import OnlineProbe
 from .optimizer import make_optimizer, make_schedule
 from .options import TrainConfig
-from .plugin import import_plugin
-from .resume import claim, open_run
+from .resume import begin, claim, open_run
 from .run_folder import images_per_second
 from .scores import HeldOutProbe, final_scores
 
@@ -95,10 +94,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         name: of the method, for the run folder.
         build: backbone -> method (see `methods`).
     """
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    if cfg.import_:
-        import_plugin(cfg.import_)
-    device = distributed.init_distributed(cfg.device)
+    device = begin(cfg)
     main, world = distributed.is_main(), distributed.world_size()
     run = claim(cfg, f"{name}_{cfg.model}_{cfg.dataset.strip('./').replace('/', '-')}_s{cfg.seed}")
     crop = multi_crop(cfg)
@@ -114,7 +110,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         load_split(cfg, "train"), crop, batch_size=cfg.batch_size, seed=cfg.seed, rank=distributed.rank(), world=world,
         device=device, num_workers=cfg.num_workers,
     )  # fmt: skip
-    train = batches.images
+    train, workers = batches.images, 0 if isinstance(batches, MemoryBatches) else cfg.num_workers
     steps_per_epoch = batches.order.steps_per_epoch // cfg.accumulate
     if steps_per_epoch < 1:
         raise UserError(f"--accumulate {cfg.accumulate}: an epoch has only {batches.order.steps_per_epoch} batches")
@@ -135,6 +131,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         "convention": method.convention(),
         "architecture": architecture,
         "model_args": model_args,
+        "classes": list(train.classes),
         "world": world,
     }
     snapshot = open_run(cfg, run, config)
@@ -165,7 +162,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
             ema.update(backbone, step=done)
 
     probe_every = cfg.probe_every or max(1, round(cfg.epochs / 20))
-    probe = HeldOutProbe(train, encoder)
+    probe = HeldOutProbe(train, encoder, num_workers=workers)
 
     def after_epoch(epoch: int) -> dict[str, float]:
         if epoch % probe_every and epoch != cfg.epochs:
@@ -218,7 +215,8 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         except ValueError as err:
             logger.warning("%s; scores are on the held-out tenth of train", err)
             test = None
-        metrics |= final_scores(train, test, encoder, backbone_of_seed()[0].to(device))
+        untrained = backbone_of_seed()[0].to(device)
+        metrics |= final_scores(train, test, encoder, untrained, num_workers=workers)
     if main:
         run.write_metrics(metrics)
         draw_curves(run.path)

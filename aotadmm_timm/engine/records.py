@@ -14,8 +14,8 @@ from typing import Any
 from .config import UserError, read_yaml
 from .run_folder import read_log, write_text
 
-# Keys of a configuration that say where and when, not what.
-_PLACES = ("output", "resume", "data_dir", "wandb", "import", "device", "num_workers")
+# Keys of a configuration that say where and when, not what; and a long list that the data set's name stands for.
+_LEFT_OUT = ("output", "resume", "data_dir", "wandb", "import", "device", "num_workers", "classes")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def read_record(path: str | Path) -> Record:
         if not (path / "metrics.json").is_file():
             raise UserError(f"{path}: the run has not finished (no metrics.json)")
         metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
-        config = {k: v for k, v in read_yaml(path / "config.yaml").items() if k not in _PLACES}
+        config = {k: v for k, v in read_yaml(path / "config.yaml").items() if k not in _LEFT_OUT}
         command = str(metrics.pop("command", ""))
         return Record(path.resolve().name, command, config, metrics, per_epoch(read_log(path / "log.jsonl")))
     if not path.is_file():

@@ -1,17 +1,31 @@
 """Opening a run folder: a new run, or the continuation of the one it holds."""
 
+import logging
 from typing import Any
+
+import torch
 
 from aotadmm_timm import distributed
 
 from . import checkpoint
 from .config import UserError
 from .options import FREE, TrainConfig
+from .plugin import import_plugin
 from .run_folder import RunFolder
 from .trackers import WeightsAndBiases
 
 # What follows from the options, or may change in the course of a run.
 _DERIVED = {"convention", "model_args", "architecture"}
+
+
+def begin(cfg: TrainConfig) -> torch.device:
+    """Join the other processes, import the user's code; returns this process's device. Only rank 0 warns."""
+    device = distributed.init_distributed(cfg.device)
+    level = logging.WARNING if distributed.is_main() else logging.ERROR
+    logging.basicConfig(format="%(message)s", level=level)
+    if cfg.import_:
+        import_plugin(cfg.import_)
+    return device
 
 
 def claim(cfg: TrainConfig, name: str) -> RunFolder:

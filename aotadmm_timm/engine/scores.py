@@ -18,22 +18,30 @@ class HeldOutProbe:
 
     LIMIT = 5000  # images of each part: a probe is a glance, not a result
 
-    def __init__(self, train: LabelledImages, encoder: nn.Module) -> None:
+    def __init__(self, train: LabelledImages, encoder: nn.Module, *, num_workers: int = 0) -> None:
         rng = np.random.default_rng(0)
         parts = [np.sort(rng.permutation(part)[: self.LIMIT]) for part in held_out_split(train.labels)]
         self.bank, self.held = (only_readable(train.subset(part)) for part in parts)
-        self.encoder = encoder
+        self.encoder, self.num_workers = encoder, num_workers
 
     def __call__(self) -> dict[str, float]:
         """{"probe_knn20": fraction}, or nothing if no image can be held out."""
         if not len(self.held) or not len(self.bank):
             return {}
-        bank, held = (extract_features(self.encoder, eval_loader(x, self.encoder)) for x in (self.bank, self.held))
+        bank, held = (
+            extract_features(self.encoder, eval_loader(part, self.encoder, num_workers=self.num_workers))
+            for part in (self.bank, self.held)
+        )
         return {"probe_knn20": knn_accuracy(*bank, *held, k=20)}
 
 
 def final_scores(
-    train: LabelledImages, test: LabelledImages | None, encoder: nn.Module, untrained: nn.Module
+    train: LabelledImages,
+    test: LabelledImages | None,
+    encoder: nn.Module,
+    untrained: nn.Module,
+    *,
+    num_workers: int = 0,
 ) -> dict[str, Any]:
     """Scores of the trained encoder, of the same one untrained, and of raw pixels. Test is read here, once.
 
@@ -48,6 +56,6 @@ def final_scores(
     scores: dict[str, Any] = {"evaluated_on": where}
     models: dict[str, nn.Module] = {"pretrained": encoder, "untrained": untrained, "pixels": nn.Flatten()}
     for key, model in models.items():
-        bank, query = (extract_features(model, eval_loader(x, encoder)) for x in (train, test))
+        bank, query = (extract_features(model, eval_loader(x, encoder, num_workers=num_workers)) for x in (train, test))
         scores[key] = frozen_scores(*bank, *query)
     return scores

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from aotadmm_timm import distributed
 from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, only_readable
-from aotadmm_timm.data.batches import Batch, make_batches
+from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
 from aotadmm_timm.data.photometric import Photometric
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.evaluation import extract_features
@@ -31,9 +31,8 @@ from .environment import amp_dtype, command_line, describe
 from .loop import Loop, fit
 from .optimizer import make_optimizer, make_schedule
 from .options import TrainConfig
-from .plugin import import_plugin
 from .pretrain import load_split
-from .resume import claim, open_run
+from .resume import begin, claim, open_run
 from .run_folder import images_per_second
 
 logger = logging.getLogger(__name__)
@@ -97,9 +96,9 @@ class _Logits(nn.Module):
         return self.model(x)
 
 
-def accuracy(model: nn.Module, images: LabelledImages) -> tuple[float, int]:
+def accuracy(model: nn.Module, images: LabelledImages, *, num_workers: int = 0) -> tuple[float, int]:
     """Share of images classified rightly, and their number; exact over ranks, nothing is padded."""
-    logits, labels = extract_features(_Logits(model), eval_loader(images, model))
+    logits, labels = extract_features(_Logits(model), eval_loader(images, model, num_workers=num_workers))
     return (logits.argmax(1) == labels).double().mean().item(), len(labels)
 
 
@@ -122,10 +121,7 @@ def train_supervised(
         make_task: model, class names -> task.
         layer_decay: see `make_optimizer`.
     """
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    if cfg.import_:
-        import_plugin(cfg.import_)
-    device = distributed.init_distributed(cfg.device)
+    device = begin(cfg)
     main, world = distributed.is_main(), distributed.world_size()
     run = claim(cfg, name)
     train, test, where = _splits(cfg)
@@ -143,6 +139,7 @@ def train_supervised(
         train, training_view(cfg, model, size), batch_size=cfg.batch_size, seed=cfg.seed, rank=distributed.rank(),
         world=world, device=device, num_workers=cfg.num_workers,
     )  # fmt: skip
+    workers = 0 if isinstance(batches, MemoryBatches) else cfg.num_workers
     steps_per_epoch = batches.order.steps_per_epoch // cfg.accumulate
     if steps_per_epoch < 1:
         raise UserError(f"--accumulate {cfg.accumulate}: an epoch has only {batches.order.steps_per_epoch} batches")
@@ -156,6 +153,7 @@ def train_supervised(
         "method": name.partition("_")[0],
         "architecture": model.pretrained_cfg["architecture"],
         "model_args": {**model._model_args, "num_classes": classes},
+        "classes": list(train.classes),
         "world": world,
     }
     snapshot = open_run(cfg, run, config)
@@ -187,7 +185,7 @@ def train_supervised(
         return terms
 
     def after_epoch(epoch: int) -> dict[str, float]:
-        share, _ = accuracy(result, test)
+        share, _ = accuracy(result, test, num_workers=workers)
         if main:
             draw_curves(run.path)
         return {"test_accuracy": share}
@@ -224,7 +222,7 @@ def train_supervised(
         ),
         snapshot,
     )
-    share, count = accuracy(result, test)
+    share, count = accuracy(result, test, num_workers=workers)
     metrics = {
         "accuracy": share,
         "evaluated_on": where,

@@ -83,20 +83,22 @@ def test_labels_belong_to_their_images(folder: Path) -> None:
 
 
 def test_unreadable_images_are_named_and_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    bad = folder / "train" / "a" / "04.png"
+    bad = folder / "train" / "a" / "00.png"  # the first of all
     bad.write_bytes(bad.read_bytes()[:60])
     images = load_images(str(folder), "train")
     with caplog.at_level(logging.WARNING):
         memory = make_batches(images, CROP, batch_size=2)
-    assert "04.png" in caplog.text
+    assert "00.png" in caplog.text
     assert "1 of 12 images are unreadable" in caplog.text
     assert len(memory.images) == 11
     assert sum(label == 0 for label in memory.images.labels) == 5
     caplog.clear()
     loader = make_batches(images, CROP, batch_size=12, num_workers=0, memory_limit=0)
     with caplog.at_level(logging.WARNING):
-        (batch,) = loader(0, 1)
-    assert caplog.text.count("04.png") == 1
+        batch, again = loader(0, 2)
+    assert caplog.text.count("00.png") == 1  # named once, though met in each epoch
+    assert "unreadable (1 so far)" in caplog.text
+    assert len(again.indices) == 11
     assert len(batch.indices) == len(batch.labels) == batch.views[0].shape[1] == 11
 
 
@@ -105,6 +107,16 @@ def test_images_of_several_sizes_go_through_the_loader(folder: Path) -> None:
     batches = make_batches(load_images(str(folder), "train"), CROP, batch_size=13, num_workers=0)
     assert isinstance(batches, LoaderBatches)
     assert next(iter(batches(0, 1))).views[0].shape == (2, 13, 3, 32, 32)
+
+
+def test_a_batch_without_one_readable_image_is_an_error(folder: Path) -> None:
+    for path in (folder / "train").rglob("*.png"):
+        path.write_bytes(b"no")
+    with pytest.raises(ValueError, match="not one of 12 images can be read"):
+        make_batches(load_images(str(folder), "train"), CROP, batch_size=4)
+    loader = LoaderBatches(load_images(str(folder), "train"), CROP, Order(12, 4), torch.device("cpu"), 0)
+    with pytest.raises(ValueError, match=r"no image of a batch could be read; the first: .*\.png: not an image"):
+        next(iter(loader(0, 1)))
 
 
 @pytest.mark.parametrize(("batch", "world"), [(11, 1), (6, 2), (0, 1)])
