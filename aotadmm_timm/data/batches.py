@@ -37,32 +37,35 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """Which samples each step uses. `batch_size` is per process."""
+    """Which samples each batch uses. `batch_size` is per process; `accumulate` batches make an optimizer step."""
 
     length: int
     batch_size: int
     seed: int = 0
     rank: int = 0
     world: int = 1
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batch size must be positive, got {self.batch_size}")
-        if self.batch_size * self.world > self.length:
+        whole = self.batch_size * self.world * self.accumulate
+        if whole > self.length:
             raise ValueError(
-                f"batch of {self.batch_size * self.world} images is larger than the data set of {self.length}; "
-                "use a smaller --batch-size"
+                f"batch of {whole} images is larger than the data set of {self.length}; use a smaller --batch-size"
+                + (f" or --accumulate than {self.accumulate}" if self.accumulate > 1 else "")
             )
 
     @property
-    def steps_per_epoch(self) -> int:
-        return self.length // (self.batch_size * self.world)
+    def batches_per_epoch(self) -> int:
+        """Batches of an epoch, in whole optimizer steps."""
+        return self.length // (self.batch_size * self.world * self.accumulate) * self.accumulate
 
     def steps(self, start: int, stop: int) -> Iterator[tuple[int, int, np.ndarray]]:
         """(step, epoch, sample indices of this rank) for the steps start .. stop - 1."""
         epoch_of_order, order = -1, np.empty(0, np.int64)
         for step in range(start, stop):
-            epoch, position = divmod(step, self.steps_per_epoch)
+            epoch, position = divmod(step, self.batches_per_epoch)
             if epoch != epoch_of_order:
                 epoch_of_order, order = epoch, permutation(self.seed, epoch, self.length)
             begin = (position * self.world + self.rank) * self.batch_size
@@ -184,6 +187,7 @@ def make_batches(
     seed: int = 0,
     rank: int = 0,
     world: int = 1,
+    accumulate: int = 1,
     device: torch.device | None = None,
     num_workers: int = 2,
     memory_limit: int = 4 << 30,
@@ -201,7 +205,7 @@ def make_batches(
         except ValueError as err:
             logger.info("not kept in memory: %s", err)
         else:
-            order = Order(len(images), batch_size, seed, rank, world)
+            order = Order(len(images), batch_size, seed, rank, world, accumulate)
             return MemoryBatches(pixels, images, crop, order, device)
-    order = Order(len(images), batch_size, seed, rank, world)
+    order = Order(len(images), batch_size, seed, rank, world, accumulate)
     return LoaderBatches(images, crop, order, device, num_workers)

@@ -18,7 +18,6 @@ class TrainConfig:
 
     model: str | None = option("aot_admm_nano", "timm model name")
     model_kwargs: dict[str, Any] = option({}, "constructor arguments of the model, as key=value")
-    small_image_stem: bool = option(False, "convolutional networks: first convolution 3x3 with stride 1, no max-pool")
     import_: str | None = option(None, "Python file or module to import first (registers your own models)")
     dataset: str = option("digits", "digits, torch/NAME, hfds/ID_OR_PATH, wds/PATH or a folder with train/ and val/")
     data_dir: str | None = option(None, "folder of torch/ data sets, cache of hfds/ ones")

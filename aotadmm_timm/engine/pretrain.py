@@ -18,7 +18,9 @@ from aotadmm_timm import distributed
 from aotadmm_timm.data import LabelledImages, load_images
 from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
 from aotadmm_timm.data.views import DIGITS, MultiCrop
+from aotadmm_timm.evaluation.expansion import expansion_diagnostics
 from aotadmm_timm.evaluation.summary import format_table
+from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.methods.views import Views, feature_width
 
 from .backbone import create_backbone, synchronise_batch_norm
@@ -41,6 +43,7 @@ class PretrainConfig(TrainConfig):
     """Options that every pretraining shares."""
 
     model: str = option("aot_admm_nano", "timm model name of the backbone")
+    small_image_stem: bool = option(False, "convolutional networks: first convolution 3x3 with stride 1, no max-pool")
     views: str = option(
         "auto", "augmentation: natural images, digits (no flips, no colour), auto by data set",
         choices=("auto", "natural", "digits"),
@@ -108,12 +111,10 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
     crop = crop.replace(mean=backbone.pretrained_cfg["mean"], std=backbone.pretrained_cfg["std"])
     batches = make_batches(
         load_split(cfg, "train"), crop, batch_size=cfg.batch_size, seed=cfg.seed, rank=distributed.rank(), world=world,
-        device=device, num_workers=cfg.num_workers,
+        accumulate=cfg.accumulate, device=device, num_workers=cfg.num_workers,
     )  # fmt: skip
     train, workers = batches.images, 0 if isinstance(batches, MemoryBatches) else cfg.num_workers
-    steps_per_epoch = batches.order.steps_per_epoch // cfg.accumulate
-    if steps_per_epoch < 1:
-        raise UserError(f"--accumulate {cfg.accumulate}: an epoch has only {batches.order.steps_per_epoch} batches")
+    steps_per_epoch = batches.order.batches_per_epoch // cfg.accumulate
     steps = cfg.epochs * steps_per_epoch
 
     method: Any = build(backbone).to(device)
@@ -148,9 +149,12 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         synchronise_batch_norm(backbone, device)
         module = DistributedDataParallel(method, broadcast_buffers=False)
 
+    latest: dict[str, torch.Tensor | None] = {"embeddings": None}
+
     def compute(batch: Batch, step: int) -> dict[str, torch.Tensor]:
         terms = module(Views(batch.views[0], batch.views[1] if len(batch.views) > 1 else None), step)
         features = terms.pop("features", None)
+        latest["embeddings"] = terms.pop("embeddings", None)
         if online is not None and features is not None:
             terms["online_probe"] = online(features, batch.labels)
         return terms
@@ -165,9 +169,13 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
     probe = HeldOutProbe(train, encoder, num_workers=workers)
 
     def after_epoch(epoch: int) -> dict[str, float]:
+        scores: dict[str, float] = {}
+        if (z := latest["embeddings"]) is not None:  # of the epoch's last batch, on this process
+            directions = unit_directions(z.shape[-1], 256, cfg.seed, epoch)
+            scores = {f"expansion_{key}": value for key, value in expansion_diagnostics(z, directions).items()}
         if epoch % probe_every and epoch != cfg.epochs:
-            return {}
-        scores = probe()
+            return scores
+        scores |= probe()
         if main:
             draw_curves(run.path)
         return scores

@@ -137,12 +137,10 @@ def train_supervised(
     task = make_task(model.to(device).train(), train.classes).to(device)
     batches = make_batches(
         train, training_view(cfg, model, size), batch_size=cfg.batch_size, seed=cfg.seed, rank=distributed.rank(),
-        world=world, device=device, num_workers=cfg.num_workers,
+        world=world, accumulate=cfg.accumulate, device=device, num_workers=cfg.num_workers,
     )  # fmt: skip
     workers = 0 if isinstance(batches, MemoryBatches) else cfg.num_workers
-    steps_per_epoch = batches.order.steps_per_epoch // cfg.accumulate
-    if steps_per_epoch < 1:
-        raise UserError(f"--accumulate {cfg.accumulate}: an epoch has only {batches.order.steps_per_epoch} batches")
+    steps_per_epoch = batches.order.batches_per_epoch // cfg.accumulate
     optimizer = make_optimizer(cfg, model, layer_decay=layer_decay)
     ema = ModelEmaV3(model, decay=cfg.ema, use_warmup=True) if cfg.ema else None
     result: nn.Module = ema.module if ema else model

@@ -65,7 +65,7 @@ def main() -> None:
     def ours() -> int:
         order = Order(args.images, args.batch_size)
         batches = MemoryBatches(pixels, images, MultiCrop(), order, torch.device("cpu"))
-        return sum(len(batch.indices) for batch in batches(0, order.steps_per_epoch))
+        return sum(len(batch.indices) for batch in batches(0, order.batches_per_epoch))
 
     # A quarter of the images: the ratio does not depend on the number, and workers start once.
     loader = DataLoader(PerImage(pixels[: args.images // 4]), args.batch_size, num_workers=2, persistent_workers=True)

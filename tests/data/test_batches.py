@@ -37,12 +37,20 @@ def folder(tmp_path: Path) -> Path:
 
 def test_an_epoch_is_a_permutation_without_the_incomplete_batch() -> None:
     order = Order(10, 3, seed=1)
-    assert order.steps_per_epoch == 3
+    assert order.batches_per_epoch == 3
     steps = list(order.steps(0, 6))
     assert [(s, e) for s, e, _ in steps] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
     first, second = (np.concatenate([i for _, e, i in steps if e == epoch]) for epoch in (0, 1))
     assert len(set(first)) == len(set(second)) == 9
     assert (first != second).any()
+
+
+def test_epochs_are_whole_optimizer_steps() -> None:
+    order = Order(22, 2, accumulate=3)  # 11 batches: 9 of them
+    assert order.batches_per_epoch == 9
+    assert [e for _, e, _ in order.steps(0, 18)] == [0] * 9 + [1] * 9
+    with pytest.raises(ValueError, match=r"batch of 24 images .*22; use a smaller --batch-size or --accumulate than 3"):
+        Order(22, 8, accumulate=3)
 
 
 def test_any_step_can_be_the_first() -> None:
