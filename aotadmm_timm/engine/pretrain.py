@@ -6,6 +6,7 @@ A method's script adds its own options to `PretrainConfig` and hands `pretrain` 
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,7 +173,8 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         scores: dict[str, float] = {}
         if (z := latest["embeddings"]) is not None:  # of the epoch's last batch, on this process
             directions = unit_directions(z.shape[-1], 256, cfg.seed, epoch)
-            scores = {f"expansion_{key}": value for key, value in expansion_diagnostics(z, directions).items()}
+            with suppress(torch.linalg.LinAlgError):  # embeddings beyond float32: the loss ends the run, not a figure
+                scores = {f"expansion_{key}": value for key, value in expansion_diagnostics(z, directions).items()}
         if epoch % probe_every and epoch != cfg.epochs:
             return scores
         scores |= probe()
