@@ -117,7 +117,7 @@ def test_another_size_and_class_count_from_a_bare_file(
     for key, value in weights.items():  # at a rate of nothing the rest is what it was
         if key != "pos_embed":
             torch.testing.assert_close(after[key], value, rtol=0, atol=1e-6)
-    # D2 beside its configuration: no --model needed
+    # beside its configuration no --model is needed
     call("finetune.py", "--checkpoint", pretrained / "encoder" / "model.safetensors", *arguments[2:-1], tmp_path / "b")
 
 
