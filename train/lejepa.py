@@ -28,7 +28,10 @@ class Config(PretrainConfig):
         (512, 512, 64), "widths of the projector: hidden layers, then embedding; none to train on the features"
     )
     num_slices: int = option(256, "random directions of SIGReg per step")
-    regularizer: str | None = option(None, "MODULE:FUNCTION in place of SIGReg: f(z, step), z (V, B, D), to a scalar")
+    regularizer: str | None = option(
+        None, "in place of SIGReg: coding-rate (implies --normalize), or MODULE:FUNCTION, f(z, step), z (V, B, D)"
+    )
+    normalize: bool = option(False, "centre embeddings and fix their energy, the conditions of AoT-ADMM's Theorem 1")
     backbone_sacreg: float = option(0.0, "weight of SACReg on the backbone's view centres (lambda-JEPA, section 3.3)")
     backbone_sigreg: float = option(0.0, "weight of SIGReg on the same centres, the control to it")
     backbone_slice_dim: int | None = option(None, "width of SACReg's slices; a third of the features if not given")
@@ -52,6 +55,7 @@ def main() -> None:
             projector_dims=cfg.projector or (),
             num_slices=cfg.num_slices,
             regularizer=load_regularizer(cfg.regularizer) if cfg.regularizer else None,
+            normalize=cfg.normalize or cfg.regularizer == "coding-rate",
             backbone_sacreg=cfg.backbone_sacreg,
             backbone_sigreg=cfg.backbone_sigreg,
             backbone_slice_dim=cfg.backbone_slice_dim,

@@ -7,6 +7,14 @@ from pathlib import Path
 from .run_folder import read_log
 
 _NOT_TERMS = {"step", "epoch", "lr", "images_per_s"}
+# What `expansion_diagnostics` logs, by panel.
+_EXPANSION = {
+    "coding rate R of the embeddings, and R(I)": ("expansion_coding_rate", "expansion_coding_rate_isotropic"),
+    "SIGReg of the last batch, its covariance part, the rest": (
+        "expansion_sigreg", "expansion_sigreg_covariance", "expansion_sigreg_rest",
+    ),
+    "tr Sigma / d of the embeddings": ("expansion_trace_per_dim",),
+}  # fmt: skip
 _ACCURACIES = {
     "probe_knn20": "offline kNN on a held-out tenth of train",
     "online_probe": "online linear probe on training views",
@@ -26,7 +34,9 @@ def draw_curves(run: Path) -> Path:
     rows = read_log(run / "log.jsonl")
     keys = list(dict.fromkeys(k for row in rows for k in row if k not in _NOT_TERMS))
     accuracies = [k for k in keys if k in _ACCURACIES]
-    panels = [(k, [k]) for k in keys if k not in accuracies] + [("learning rate", ["lr"])]
+    panels = [(k, [k]) for k in keys if k not in accuracies and not k.startswith("expansion_")]
+    panels += [("learning rate", ["lr"])]
+    panels += [(title, present) for title, group in _EXPANSION.items() if (present := [k for k in group if k in keys])]
     panels += [("accuracy: " + ", ".join(_ACCURACIES[k] for k in accuracies), accuracies)] if accuracies else []
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)

@@ -9,17 +9,27 @@ from typing import Any
 
 from torch import Tensor
 
+from aotadmm_timm.theory.objective import coding_rate_regularizer
+
 Regularizer = Callable[[Tensor, int], Tensor]
+
+
+def coding_rate(z: Tensor, step: int) -> Tensor:
+    """`theory.objective.coding_rate_regularizer` as a regularizer; z centred with tr Sigma = D."""
+    return coding_rate_regularizer(z)
 
 
 def load_regularizer(spec: str) -> Regularizer:
     """What "MODULE:FUNCTION" names: called as f(z, step) with z (V, N, D) or (N, D), it returns a scalar.
 
+    "coding-rate" names the coding rate of AoT-ADMM's Theorem 1, weighted by Eq. (A.23) to be worth as much as SIGReg.
     A class is instantiated without arguments: an nn.Module with state works too. MODULE may lie in the working folder.
     The function sees the rows of its process only; `aotadmm_timm.distributed` has what it takes to look further.
 
     Raises: ValueError that says which part is missing.
     """
+    if spec == "coding-rate":
+        return coding_rate
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
         raise ValueError(f"a regularizer is named MODULE:FUNCTION, got {spec!r}")

@@ -8,6 +8,7 @@ from torch import nn
 from aotadmm_timm.losses import SACReg, SIGReg, invariance
 from aotadmm_timm.losses.custom import Regularizer
 from aotadmm_timm.losses.precision import at_least_float32
+from aotadmm_timm.theory.objective import normalize_energy
 
 from .base import Method, Terms
 from .projector import Projector
@@ -34,6 +35,8 @@ class LeJEPA(Method):
         projector_dims: hidden widths and the embedding's; empty for none.
         num_slices: random directions in a step.
         regularizer: f(z, step) -> scalar in place of SIGReg, z (V, B, D), or (V B, D) with pool_views.
+        normalize: centre each view's embeddings and scale them to tr Sigma = D before both terms: the two conditions
+            of Theorem 1, which the coding rate needs as a regularizer (without them R has no maximum).
         backbone_sacreg: weight of SACReg on the backbone (lambda-JEPA, section 3.3), on centres of global views.
         backbone_sigreg: weight of SIGReg on the same centres, the control that differs in the statistic only.
         tap: which features of the backbone those two see, see `Tap`.
@@ -53,6 +56,7 @@ class LeJEPA(Method):
         projector_dims: Sequence[int] = (2048, 2048, 64),
         num_slices: int = 256,
         regularizer: Regularizer | None = None,
+        normalize: bool = False,
         backbone_sacreg: float = 0.0,
         backbone_sigreg: float = 0.0,
         tap: TapName = "norm",
@@ -74,6 +78,7 @@ class LeJEPA(Method):
         self.projector = Projector(width, *projector_dims) if projector_dims else nn.Identity()
         self.projector_dims = tuple(projector_dims)
         self.regularizer = regularizer or SIGReg(num_slices, seed=seed)
+        self.normalize = normalize
         self.tap = Tap(tap)
         if backbone_sacreg:
             slice_dim = backbone_slice_dim or max(1, width // 3)
@@ -93,6 +98,7 @@ class LeJEPA(Method):
             "pooling": "all views" if self.pool_views else "per view",
             "regularizer": "SIGReg" if self._regularizer_name == "sigreg" else _name(self.regularizer),
             "lamb": self.lamb,
+            "embeddings": "centred, tr Sigma = D" if self.normalize else "as they are",
             "projector": "-".join(map(str, self.projector_dims)) or "none",
             **self.beta,
             "tap": self.tap.name if any(self.beta.values()) else "none",
@@ -105,11 +111,13 @@ class LeJEPA(Method):
     def terms(self, views: Views, step: int) -> tuple[Terms, Terms]:
         h = backbone_features(self.backbone, views)
         z = at_least_float32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
+        if self.normalize:
+            z = normalize_energy(z)
         num_global = len(views.global_views)
         target = (z[:num_global] if self.target == "global" else z).mean(0)
         rows = z.flatten(0, 1) if self.pool_views else z
         terms = {"inv": invariance(z, target), self._regularizer_name: self.regularizer(rows, step)}
-        logged: Terms = {"features": h[0].detach()}
+        logged: Terms = {"features": h[0].detach(), "embeddings": z.detach()}
         if any(self.beta.values()):
             centers, tapped = self.tap(h, num_global)
             logged |= tapped

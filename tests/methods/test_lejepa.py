@@ -6,9 +6,11 @@ from methods.backbones import Linear, random_views, tiny_vit
 from torch import Tensor
 
 from aotadmm_timm.losses import SACReg, SIGReg, sigreg
+from aotadmm_timm.losses.custom import load_regularizer
 from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.methods import LeJEPA
 from aotadmm_timm.methods.views import backbone_features
+from aotadmm_timm.theory.objective import coding_rate_regularizer
 
 STEP = 3
 
@@ -103,6 +105,7 @@ def test_convention_states_every_choice() -> None:
         "pooling": "per view",
         "regularizer": "SIGReg",
         "lamb": 0.05,
+        "embeddings": "as they are",
         "projector": "8-4",
         "backbone_sacreg": 0.0,
         "backbone_sigreg": 0.0,
@@ -128,3 +131,20 @@ def test_convention_states_every_choice() -> None:
 def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LeJEPA(Linear(), **options)  # type: ignore[arg-type]
+
+
+def test_theorem_1_conditions_reach_both_terms() -> None:
+    """With `normalize` embeddings are centred with tr Sigma = D per view, and both terms see them so."""
+    method = LeJEPA(
+        Linear(), lamb=0.3, projector_dims=(8, 4), regularizer=load_regularizer("coding-rate"), normalize=True
+    )
+    out = method(random_views(8), STEP)
+    raw = embeddings(method)
+    z = raw - raw.mean(1, keepdim=True)
+    z = z * (4 / z.square().sum(-1).mean(-1)).sqrt()[:, None, None]
+    assert torch.allclose(out["embeddings"], z, rtol=1e-4, atol=1e-5)
+    inv = sum(((view - (z[0] + z[1]) / 2) ** 2).mean() for view in z) / 3
+    reg = sum(coding_rate_regularizer(view) for view in z) / 3
+    assert torch.allclose(out["loss"], 0.7 * inv + 0.3 * reg, rtol=1e-4)
+    assert method.convention()["embeddings"] == "centred, tr Sigma = D"
+    assert method.convention()["regularizer"].endswith("coding_rate")
