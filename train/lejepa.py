@@ -20,6 +20,10 @@ from aotadmm_timm.methods.lejepa import LeJEPA
 
 @dataclass(frozen=True)
 class Config(PretrainConfig):
+    # The defaults of these three are the digits recipe; train/recipes holds others.
+    epochs: int = option(45, "passes over the training images")
+    batch_size: int = option(64, "images per step and process")
+    lr: float = option(4e-3, "peak learning rate; 5e-4 in the paper's CIFAR and ImageNet recipes")
     lamb: float = option(0.05, "weight of SIGReg: (1 - lamb) inv + lamb SIGReg in the convex form")
     form: str = option("convex", "convex, or sum: inv + lamb SIGReg (AoT-ADMM Eq. 19)", choices=("convex", "sum"))
     target: str = option("global", "views whose mean the embeddings should equal", choices=("global", "all"))
