@@ -56,7 +56,7 @@ class PretrainConfig(TrainConfig):
     global_scale: tuple[float, float] | None = option(None, "area range of global crops; by --views", unit="share")
     local_scale: tuple[float, float] | None = option(None, "area range of local crops; by --views", unit="share")
     probe_every: int | None = option(
-        None, "epochs between offline kNN probes; about 20 in a run if not given", unit="epochs"
+        None, "epochs between offline kNN probes; about 10 in a run if not given", unit="epochs"
     )
     evaluate: bool = option(True, "end with the table of frozen-feature scores")
 
@@ -166,7 +166,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         if ema:
             ema.update(backbone, step=done)
 
-    probe_every = cfg.probe_every or max(1, round(cfg.epochs / 20))
+    probe_every = cfg.probe_every or max(1, round(cfg.epochs / 10))
     probe = HeldOutProbe(train, encoder, num_workers=workers)
 
     def after_epoch(epoch: int) -> dict[str, float]:
