@@ -1,6 +1,7 @@
 """README's Python runs as printed; its commands use scripts and flags that exist."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,13 @@ def test_python_blocks_run(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
+
+
+def test_links_and_leftovers():
+    text = README.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+    assert not re.findall(r"^[A-Z_]{4,}$", text, re.MULTILINE)
 
 
 def commands() -> list[list[str]]:

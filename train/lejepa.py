@@ -1,6 +1,6 @@
 """LeJEPA pretraining of any timm backbone: views of an image agree, embeddings are driven to an isotropic Gaussian.
 
-    python train/lejepa.py                                                    digits, about 2 minutes on two cores
+    python train/lejepa.py                                                    digits, about 3 minutes on two cores
     python train/lejepa.py --config train/recipes/cifar10_tiny.yaml --dataset torch/cifar10 --dataset-download
     torchrun --nproc_per_node=8 train/lejepa.py --config ...                  --batch-size is per process
 
