@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import timm
-import torch
 from torch import nn
 
-from aotadmm_timm.hub.loading import load_model
+from aotadmm_timm.hub.loading import load_model, load_state, read_config
 from aotadmm_timm.hub.publish import checkpoint_weights
-from aotadmm_timm.models.checkpoint import unwrap_state_dict
 
 from .backbone import create_with_first, first_line
 from .config import UserError, nearest, read_yaml
@@ -35,12 +33,14 @@ def open_weights(
     given = dict(model_kwargs or {})
     sizes: list[dict[str, Any]] = [{"img_size": img_size}, {}] if img_size else [{}]
     path = Path(source)
-    if path.is_file() and not (path.parent / "config.json").is_file():
-        return _from_file(path, model, sizes, given)
+    if path.is_file():
+        if path.name != "model.safetensors" or not (path.parent / "config.json").is_file():
+            return _from_file(path, model, sizes, given)
+        source = f"local-dir:{path.parent}"
     failure: ValueError | None = None
     for size in sizes:
         try:
-            return load_model(str(path.parent) if path.is_file() else source, **size, **given)[0]
+            return load_model(source, **size, **given)[0]
         except ValueError as err:
             if "img_size" not in str(err):  # convolutional networks do not take it, nor need it
                 raise
@@ -50,33 +50,32 @@ def open_weights(
 
 
 def _from_file(path: Path, model: str | None, sizes: list[dict[str, Any]], given: dict[str, Any]) -> nn.Module:
+    """The model of a file of weights: named by `model`, or by the config.json beside it or the run it lies in."""
     stored: dict[str, Any] = {}
-    record = path.parent.parent / "config.yaml"
-    if path.parent.name == "checkpoints" and record.is_file():
+    config, record = path.parent / "config.json", path.parent.parent / "config.yaml"
+    if config.is_file():
+        stored = read_config(config)
+    elif path.parent.name == "checkpoints" and record.is_file():
         stored = read_yaml(record)
     name = model or stored.get("architecture")
     if name is None:
         raise UserError(f"{path}: a file of weights does not say which model it belongs to; add --model NAME")
     if not timm.is_model(name):
         raise UserError(f"unknown model {name!r}{nearest(name, timm.list_models())}")
-    state = unwrap_state_dict(checkpoint_weights(path))
-    classes = _classes(state, name)
-    arguments = {**stored.get("model_args", {}), **given, "num_classes": classes}
-    for key in sizes[0]:
-        arguments.pop(key, None)
-    overlay = {"state_dict": state, "num_classes": classes}
-    try:
-        return create_with_first(name, sizes, pretrained=True, pretrained_cfg_overlay=overlay, **arguments)[0].eval()
-    except ValueError as err:
-        raise UserError(f"{path}: {first_line(err)}") from None
-
-
-def _classes(state: Mapping[str, torch.Tensor], name: str) -> int:
-    """Rows of the classifier among the weights of a model; 0 if there is none."""
-    config = timm.get_pretrained_cfg(name)
-    names = config.classifier if config is not None else None
-    head = state.get(f"{names if isinstance(names, str) or not names else names[0]}.weight")
-    return len(head) if head is not None else 0
+    if name != stored.get("architecture"):
+        stored = {}  # arguments of another architecture
+    data = {key: stored.get("pretrained_cfg", {}).get(key) for key in ("mean", "std", "input_size")}
+    overlay = {key: value for key, value in data.items() if value is not None}
+    state = checkpoint_weights(path)
+    failure: Exception | None = None
+    for size in sizes:
+        try:
+            return load_state(name, state, overlay=overlay, **{**stored.get("model_args", {}), **given, **size})
+        except TypeError as err:  # the constructor does not know img_size
+            failure = err
+        except ValueError as err:
+            raise UserError(f"{path}: {first_line(err)}") from None
+    raise UserError(f"{path}: model {name}: {failure}")
 
 
 def start_from(source: nn.Module, name: str, **kwargs: Any) -> nn.Module:

@@ -17,11 +17,16 @@ from safetensors import SafetensorError, safe_open
 from timm.models import parse_model_name
 from torch import nn
 
+from aotadmm_timm.models.checkpoint import unwrap_state_dict
+from aotadmm_timm.models.official import translate
+
 # Bounds on the numbers of a config.json: far above any real model, far below what exhausts a machine.
 _LARGEST = {"depth": 256, "depths": 256, "img_size": 4096, "input_size": 4096}
 _LARGEST_OTHER = 65536
-# Keys with which a configuration could make the loader read something other than the weights beside it.
-_LOADER_KEYS = ("file", "url", "state_dict", "custom_load", "checkpoint_path", "cache_dir", "pretrained_cfg_overlay")
+# Keys with which a configuration could make the loader read something other than the weights beside it, or return
+# something other than the model. timm's factory takes most of them as arguments, so `model_args` could smuggle them in.
+_LOADER_KEYS = ("file", "url", "state_dict", "custom_load", "checkpoint_path", "cache_dir", "pretrained")
+_LOADER_KEYS += ("pretrained_cfg", "pretrained_cfg_overlay", "features_only", "scriptable", "exportable")
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,37 @@ def load_model(name: str, *, random_init: bool = False, **kwargs: Any) -> tuple[
     return model, Provenance(name, architecture, revision, state_digest(model.state_dict()))
 
 
+def load_state(
+    name: str, state: Mapping[str, Any], *, overlay: Mapping[str, Any] | None = None, **kwargs: Any
+) -> nn.Module:
+    """A registered model with the weights `state` (possibly wrapped), all of them, in eval mode.
+
+    It has the classes of the classifier in `state`: with another number timm would load what happens to fit and leave
+    the rest random.
+
+    Args:
+        overlay: entries of the pretrained cfg that belong to these weights, such as `input_size`.
+        kwargs: constructor arguments; `num_classes` among them is not regarded.
+    Raises: ValueError in one line that names what does not fit; TypeError for an argument that the model does not know.
+    """
+    config = timm.get_pretrained_cfg(name)
+    names = config.classifier if config is not None else None
+    try:
+        state = unwrap_state_dict(dict(state))
+        head = translate(state).get(f"{names if isinstance(names, str) or not names else names[0]}.weight")
+        classes = len(head) if head is not None else 0
+        return timm.create_model(
+            name,
+            pretrained=True,
+            pretrained_cfg_overlay={**(overlay or {}), "state_dict": state, "num_classes": classes},
+            **{**kwargs, "num_classes": classes},
+        ).eval()
+    except (RuntimeError, KeyError, ValueError, AssertionError, AttributeError) as error:
+        # torch names missing and unexpected tensors below a first line that says only that there are some
+        text = " ".join(" ".join(line.split()) for line in str(error).splitlines()[:3]) or type(error).__name__
+        raise ValueError(f"does not fit {name}: {text if len(text) <= 500 else text[:500] + ' ...'}") from error
+
+
 def encoder_folder(folder: Path) -> Path:
     """The folder with config.json and weights: the `encoder/` of a run, or `folder` itself. Raises ValueError."""
     for candidate in (folder / "encoder", folder):
@@ -118,9 +154,9 @@ def check_config(config: Any, where: str) -> None:
         entries = config.get(part, {})
         if not isinstance(entries, dict):
             raise ValueError(f"{where}: {part} should be a mapping, got {type(entries).__name__}")
+        for key in _loader_keys(entries):
+            raise ValueError(f"{where}: {part}.{key} is refused: weights come from beside the configuration")
         for key, value in entries.items():
-            if key in _LOADER_KEYS and value:
-                raise ValueError(f"{where}: {part}.{key} is refused: weights come from beside the configuration")
             for number in _numbers(value):
                 if not abs(number) <= _LARGEST.get(key, _LARGEST_OTHER):
                     raise ValueError(f"{where}: {part}.{key} = {value} is out of range")
@@ -175,6 +211,7 @@ def _check_size(config: dict[str, Any], where: str, stored: int) -> None:
         with torch.device("meta"):
             model = timm.create_model(
                 config["architecture"],
+                pretrained=False,
                 num_classes=config.get("num_classes", 0),
                 **{k: v for k, v in config.get("model_args", {}).items() if k != "num_classes"},
             )
@@ -183,6 +220,19 @@ def _check_size(config: dict[str, Any], where: str, stored: int) -> None:
     described = sum(parameter.numel() for parameter in model.parameters())
     if described > 2 * stored + 1_000_000:
         raise ValueError(f"{where}: config.json describes {described:,} parameters, the weights hold {stored:,}")
+
+
+def _loader_keys(value: Any) -> Iterator[str]:
+    """Keys of `_LOADER_KEYS` that are set, at any depth."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in _LOADER_KEYS and inner:
+                yield key
+            else:
+                yield from _loader_keys(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _loader_keys(inner)
 
 
 def _numbers(value: Any) -> Iterator[float]:

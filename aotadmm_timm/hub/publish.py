@@ -22,7 +22,7 @@ from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
 from .card import Run, model_card, read_run, scrub
-from .loading import encoder_folder, load_model, state_digest
+from .loading import encoder_folder, load_model, load_state, state_digest
 
 WEIGHTS, CONFIG, CARD, FIGURE = "model.safetensors", "config.json", "README.md", "curves.png"
 
@@ -134,12 +134,9 @@ def open_source(source: Path, model: str | None = None) -> tuple[nn.Module, Run]
         raise ValueError(f"--model {model}: not a model registered with timm")
     state = checkpoint_weights(source)
     try:
-        network = timm.create_model(
-            model, pretrained=True, pretrained_cfg_overlay={"state_dict": state}, **{"num_classes": 0, **arguments}
-        )
-    except (RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{source}: does not fit {model}: {str(error).splitlines()[0]}") from error
-    return network.eval(), run
+        return load_state(model, state, **arguments), run
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
 
 
 def checkpoint_weights(path: Path) -> dict[str, Tensor]:

@@ -224,6 +224,27 @@ def test_a_bare_weights_file_needs_its_models_name(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "README.md").is_file()
 
 
+def test_a_file_that_does_not_fit_is_refused_by_its_keys(tmp_path: Path) -> None:
+    save_file({"foo": torch.zeros(3)}, tmp_path / "foo.safetensors")
+    for name in ("test_vit", "test_resnet"):
+        with pytest.raises(ValueError, match=rf"foo\.safetensors: does not fit {name}: .*Missing key"):
+            prepare(tmp_path / "foo.safetensors", tmp_path / "out", repo_id=REPO, model=name)
+    with pytest.raises(ValueError, match=r"does not fit test_aot_admm: .*foo \(3,\) has no place"):
+        prepare(tmp_path / "foo.safetensors", tmp_path / "out", repo_id=REPO, model="test_aot_admm")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_aot_admm"])
+def test_the_classifier_of_a_file_is_published_with_it(name: str, tmp_path: Path) -> None:
+    weights = timm.create_model(name, num_classes=10).state_dict()
+    save_file(weights, tmp_path / "w.safetensors")
+    prepare(tmp_path / "w.safetensors", tmp_path / "out", repo_id=REPO, model=name)
+    pushed = checkpoint_weights(tmp_path / "out" / "model.safetensors")
+    assert pushed.keys() == weights.keys()
+    assert all(torch.equal(pushed[key], weights[key]) for key in weights)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["num_classes"] == 10
+
+
 def test_bad_input_is_refused_before_anything_is_written(make_run: MakeRun, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such run"):
         publish(tmp_path / "absent", REPO)

@@ -1,0 +1,43 @@
+"""Weights to start from: which file of a folder is meant."""
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from timm.models import save_for_hf
+
+import aotadmm_timm  # noqa: F401  (registers the models)
+from aotadmm_timm.engine.weights import open_weights
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model folder with another epoch's weights beside its own."""
+    for epoch, file in ((9, "model.safetensors"), (5, "epoch5.safetensors")):
+        model = timm.create_model("test_aot_admm", num_classes=4, img_size=48)
+        torch.nn.init.constant_(model.cls_token, epoch)
+        if file == "model.safetensors":
+            save_for_hf(model, str(tmp_path), safe_serialization=True, model_args={"img_size": 48})
+        else:
+            save_file(model.state_dict(), tmp_path / file)
+    return tmp_path
+
+
+def test_a_file_beside_a_config_is_the_one_that_is_loaded(folder: Path) -> None:
+    for file, epoch in (("epoch5.safetensors", 5), ("model.safetensors", 9)):
+        model = open_weights(str(folder / file))
+        assert bool((model.cls_token == epoch).all())
+        assert model.patch_embed.img_size == (48, 48)
+        assert model.num_classes == 4
+    smaller = open_weights(str(folder / "epoch5.safetensors"), img_size=32)
+    assert smaller.patch_embed.img_size == (32, 32)
+
+
+def test_a_file_that_does_not_fit_is_named_with_its_keys(folder: Path) -> None:
+    save_file({"foo": torch.zeros(3)}, folder / "foo.safetensors")
+    with pytest.raises(ValueError, match=r"foo\.safetensors: does not fit test_aot_admm: .*foo \(3,\) has no place"):
+        open_weights(str(folder / "foo.safetensors"))
+    with pytest.raises(ValueError, match=r"does not fit test_resnet: .*Missing key\(s\) in state_dict: \"conv1"):
+        open_weights(str(folder / "foo.safetensors"), model="test_resnet")
