@@ -1,6 +1,14 @@
 """Images by name, views of them, and batches whose every random draw is a function of (seed, epoch, sample, view)."""
 
-from .datasets import LabelledImages, held_out_split, load_images
+from .datasets import LabelledImages, NoSuchSplit, held_out_split, if_there, load_images
 from .loading import eval_loader, only_readable
 
-__all__ = ["LabelledImages", "eval_loader", "held_out_split", "load_images", "only_readable"]
+__all__ = [
+    "LabelledImages",
+    "NoSuchSplit",
+    "eval_loader",
+    "held_out_split",
+    "if_there",
+    "load_images",
+    "only_readable",
+]

@@ -12,6 +12,7 @@ timm's own readers put a neighbour in place of an unreadable image, and drop emp
 shift. Here an unreadable image raises `UnreadableImage` with its name, and train's class list is that of every split.
 """
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,13 @@ from PIL import Image
 
 from .decode import UnreadableImage, read_image, to_rgb
 
+logger = logging.getLogger(__name__)
+
 EVALUATION_SPLITS = ("test", "validation", "valid", "val")
+
+
+class NoSuchSplit(ValueError):
+    """A data set has no such split, or none with labels. Any other fault of a split is a plain ValueError."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +99,8 @@ def load_images(
         input_key, target_key: columns of a Hugging Face data set; inferred if there is one candidate.
         num_samples: the first n images only.
         classes: the class list of train, when another split is opened; an unknown class is then an error.
-    Raises: ValueError or FileNotFoundError naming the data set and what is wrong with it.
+    Raises: ValueError or FileNotFoundError naming the data set and what is wrong with it; NoSuchSplit, a ValueError,
+        if there is no such split.
     """
     from . import sources
 
@@ -126,8 +134,27 @@ def load_images(
     if num_samples is not None:
         if num_samples < 1:
             raise ValueError(f"num_samples must be positive, got {num_samples}")
-        images = images.subset(np.arange(min(num_samples, len(images))))
+        first = images.subset(np.arange(min(num_samples, len(images))))
+        seen, all_of_them = len(np.unique(first.labels)), len(np.unique(images.labels))
+        if seen < all_of_them:
+            logger.warning(
+                "%s: the first %d images have %d of its %d classes; a larger --num-samples has more",
+                name, len(first), seen, all_of_them,
+            )  # fmt: skip
+        images = first
     return images
+
+
+def if_there(open_split: Callable[[], LabelledImages]) -> LabelledImages | None:
+    """What `open_split` opens, or None (said aloud) if there is no such split: a tenth of train is then held out.
+
+    A split that is there but damaged, or of other classes, stays an error.
+    """
+    try:
+        return open_split()
+    except NoSuchSplit as err:
+        logger.warning("%s; a tenth of train is held out instead", err)
+        return None
 
 
 def held_out_split(labels: np.ndarray, fraction: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

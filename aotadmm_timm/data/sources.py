@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .datasets import EVALUATION_SPLITS, LabelledImages, from_files, from_pictures
+from .datasets import EVALUATION_SPLITS, LabelledImages, NoSuchSplit, from_files, from_pictures
 from .decode import IMAGE_SUFFIXES, read_image
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def _choose_split(name: str, split: str, available: Sequence[str]) -> str:
     for candidate in candidates:
         if candidate in available:
             return candidate
-    raise ValueError(f"{name}: no split {split!r}; it has {', '.join(map(str, available)) or 'none'}")
+    raise NoSuchSplit(f"{name}: no split {split!r}; it has {', '.join(map(str, available)) or 'none'}")
 
 
 def digits(split: str) -> LabelledImages:
@@ -71,7 +71,12 @@ def torchvision(name: str, split: str, *, root: str | Path | None, download: boo
 def hugging_face(
     name: str, location: str, split: str, *, root: str | Path | None, input_key: str | None, target_key: str | None
 ) -> LabelledImages:
-    """A Hugging Face data set with an image column and a class column."""
+    """A Hugging Face data set with an image column and a class column.
+
+    An evaluation split without any label (-1 or null, as of a challenge's test) is passed over for the next synonym.
+    """
+    if not location:
+        raise ValueError(f"{name}: which data set? hfds/ID or hfds/PATH")
     try:
         import datasets
     except ImportError:
@@ -85,7 +90,35 @@ def hugging_face(
         splits = datasets.load_dataset(location, cache_dir=str(root) if root else None)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
         raise FileNotFoundError(f"{name}: cannot be loaded: {err}") from None
-    data = splits[_choose_split(name, split, list(splits))]
+    unlabelled: list[str] = []
+    while True:
+        chosen = _choose_split(name, split, [each for each in splits if each not in unlabelled])
+        data, image_key, label_key, labels = _labelled(name, splits[chosen], input_key, target_key)
+        if split not in EVALUATION_SPLITS or not len(labels) or (labels != -1).any():
+            break
+        logger.warning("%s: split %r has no labels", name, chosen)
+        unlabelled.append(chosen)
+    features = data.features
+    names = getattr(features[label_key], "names", None) or [str(c) for c in range(int(labels.max(initial=-1)) + 1)]
+    if len(labels) and (labels.min() < 0 or labels.max() >= len(names)):
+        bad = next(int(c) for c in labels if not 0 <= c < len(names))
+        raise ValueError(
+            f"{name}: split {chosen!r} has the label {bad} in {label_key!r}, classes are 0..{len(names) - 1}"
+        )
+    raw = data.cast_column(image_key, datasets.Image(decode=False))
+
+    def read(row: int) -> Image.Image:
+        item = raw[row][image_key]
+        source = item["bytes"] if item["bytes"] is not None else item["path"]
+        return read_image(source, name=f"{name} {chosen}[{row}]")
+
+    return LabelledImages(name, chosen, tuple(names), labels, read, np.arange(len(labels)))
+
+
+def _labelled(name: str, data: Any, input_key: str | None, target_key: str | None) -> tuple[Any, str, str, np.ndarray]:
+    """A split, its image column, its label column, and the labels as int64, -1 for none."""
+    import datasets
+
     features = data.features
     image_key = _column(
         name, "input_key", input_key, features, [k for k, f in features.items() if isinstance(f, datasets.Image)]
@@ -98,16 +131,11 @@ def hugging_face(
         [k for k, f in features.items() if isinstance(f, datasets.ClassLabel)],
         preferred=("label", "fine_label"),
     )
-    labels = np.asarray(data[label_key], np.int64)
-    classes = getattr(features[label_key], "names", None) or [str(c) for c in range(int(labels.max()) + 1)]
-    raw = data.cast_column(image_key, datasets.Image(decode=False))
-
-    def read(row: int) -> Image.Image:
-        item = raw[row][image_key]
-        source = item["bytes"] if item["bytes"] is not None else item["path"]
-        return read_image(source, name=f"{name} {split}[{row}]")
-
-    return LabelledImages(name, split, tuple(classes), labels, read, np.arange(len(labels)))
+    try:
+        labels = np.asarray([-1 if label is None else label for label in data[label_key]], np.int64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: column {label_key!r} (--target-key) does not hold class numbers") from None
+    return data, image_key, label_key, labels
 
 
 def _column(
@@ -136,7 +164,7 @@ def _split_folder(root: Path, split: str) -> Path:
     if any(n in ("train", *EVALUATION_SPLITS) for n in names):
         return root / _choose_split(str(root), split, names)
     if split in EVALUATION_SPLITS:
-        raise ValueError(f"{root}: no split {split!r}; expected sub-folders train/ and val/ (or test/)")
+        raise NoSuchSplit(f"{root}: no split {split!r}; expected sub-folders train/ and val/ (or test/)")
     return root
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm import distributed
-from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, load_images
+from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, if_there, load_images, only_readable
 from aotadmm_timm.evaluation import (
     attention_maps,
     augmentation_thickness,
@@ -160,21 +160,19 @@ def _single(cfg: EvaluateConfig, subject: Subject, folder: Path, device: torch.d
 
 
 def _open(cfg: EvaluateConfig, dataset: str, own: dict[str, Any]) -> tuple[LabelledImages, LabelledImages, str]:
-    """Train, test and what test is; without a test split the held-out tenth of train."""
+    """Train, test (readable images) and what test is; without a test split the held-out tenth of train."""
     keys: dict[str, Any] = {
         "input_key": cfg.input_key or own.get("input_key"),
         "target_key": cfg.target_key or own.get("target_key"),
     }
-    root = cfg.data_dir or own.get("data_dir")
-    train = load_images(dataset, "train", root=root, download=cfg.dataset_download, num_samples=cfg.num_samples, **keys)
-    try:
-        test = load_images(dataset, "test", root=root, download=cfg.dataset_download, classes=train.classes, **keys)
-    except ValueError as error:
-        if "no split" not in str(error):
-            raise
+    keys |= {"root": cfg.data_dir or own.get("data_dir"), "download": cfg.dataset_download}
+    train = load_images(dataset, "train", num_samples=cfg.num_samples, **keys)
+    test = if_there(lambda: load_images(dataset, "test", classes=train.classes, **keys))
+    train = only_readable(train)
+    if test is None:
         kept, held = held_out_split(train.labels)
         return train.subset(kept), train.subset(held), "a held-out tenth of train"
-    return train, test, "test"
+    return train, only_readable(test), "test"
 
 
 def _geometry(test: Features, views: Tensor | None, view_y: Tensor | None, classes: tuple[str, ...]) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Loop:
         no_sync: context in which gradients are not averaged over ranks yet (DistributedDataParallel's).
         after_step: called with the number of completed steps, before the checkpoint (EMA updates).
         after_epoch: called with the number of epochs begun; what it returns is logged as a row (probes).
+        seconds: spent in `fit` so far, over every stop up to the checkpoint that a run was resumed from.
     """
 
     compute: Callable[[Any, int], dict[str, Tensor]]
@@ -77,6 +78,7 @@ class Loop:
     no_sync: Callable[[], AbstractContextManager[Any]] = nullcontext
     after_step: Callable[[int], None] | None = None
     after_epoch: Callable[[int], dict[str, float]] | None = None
+    seconds: float = 0.0
 
     def snapshot(self, step: int, window: list[dict[str, float]]) -> dict[str, Any]:
         """What a checkpoint holds: tensors and plain values. `window` are terms that were not logged yet."""
@@ -85,6 +87,7 @@ class Loop:
             "step": step,
             "config": self.config,
             "window": window,
+            "seconds": self.seconds,
             "rng": torch.get_rng_state(),
             "state": {name: part.state_dict() for name, part in self.state.items()},
         }
@@ -96,6 +99,7 @@ class Loop:
                 raise ValueError(f"checkpoint has no state of {name!r}; it has {', '.join(snapshot['state'])}")
             part.load_state_dict(snapshot["state"][name])
         torch.set_rng_state(snapshot["rng"])
+        self.seconds = float(snapshot.get("seconds", 0.0))
         return int(snapshot["step"]), list(snapshot["window"])
 
 
@@ -113,12 +117,18 @@ def fit(loop: Loop, snapshot: dict[str, Any] | None = None) -> None:
     stop = loop.steps if loop.stop_after is None else min(loop.steps, loop.stop_after * loop.steps_per_epoch)
     saved = start if snapshot else -1
     meter = _Meter(loop, start, stop)
+    began = time.perf_counter() - loop.seconds
 
     def save(step: int) -> None:
         nonlocal saved
-        if main and saved != step:
-            if not all(bool(torch.isfinite(p).all()) for p in loop.parameters):
-                raise Diverged(f"step {step}: weights are not finite; the last good checkpoint is kept")
+        if saved == step:
+            return
+        # Asked on every rank, so that all of them end here, not one of them while the others wait for it.
+        spoiled = not all(bool(torch.isfinite(p).all()) for p in loop.parameters)
+        if distributed.any_rank(spoiled, loop.device):
+            raise Diverged(f"step {step}: weights are not finite; the last good checkpoint is kept")
+        loop.seconds = time.perf_counter() - began
+        if main:
             checkpoint.save(loop.run.checkpoints, loop.snapshot(step, window))
         saved = step
 

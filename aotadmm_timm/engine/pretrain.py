@@ -3,8 +3,6 @@
 A method's script adds its own options to `PretrainConfig` and hands `pretrain` a function that builds the method.
 """
 
-import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from aotadmm_timm import distributed
-from aotadmm_timm.data import LabelledImages, load_images
+from aotadmm_timm.data import LabelledImages, if_there, load_images
 from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.evaluation.expansion import expansion_diagnostics
@@ -35,8 +33,6 @@ from .options import TrainConfig
 from .resume import begin, claim, open_run
 from .run_folder import images_per_second
 from .scores import HeldOutProbe, final_scores
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -114,11 +110,16 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         load_split(cfg, "train"), crop, batch_size=cfg.batch_size, seed=cfg.seed, rank=distributed.rank(), world=world,
         accumulate=cfg.accumulate, device=device, num_workers=cfg.num_workers,
     )  # fmt: skip
-    train, workers = batches.images, 0 if isinstance(batches, MemoryBatches) else cfg.num_workers
+    train = batches.images
+    # Opened now: a test set that cannot be used is no news for the end of a run. It is read there.
+    test = if_there(lambda: load_split(cfg, "test", classes=train.classes)) if cfg.evaluate else None
+    workers = 0 if isinstance(batches, MemoryBatches) else cfg.num_workers
     steps_per_epoch = batches.order.batches_per_epoch // cfg.accumulate
     steps = cfg.epochs * steps_per_epoch
 
     method: Any = build(backbone).to(device)
+    if getattr(method, "calibrate", 0) >= steps:
+        raise UserError(f"--calibrate {method.calibrate}: the run has {steps} steps only")
     optimizer = make_optimizer(cfg, method, prefix="backbone.")
     ema = ModelEmaV3(backbone, decay=cfg.ema, use_warmup=True) if cfg.ema else None
     encoder: nn.Module = ema.module if ema else backbone
@@ -182,35 +183,32 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
             draw_curves(run.path)
         return scores
 
-    began = time.time()
-    fit(
-        Loop(
-            compute=compute,
-            batches=batches,
-            parameters=[p for p in method.parameters() if p.requires_grad],
-            optimizer=optimizer,
-            scheduler=make_schedule(cfg, optimizer, steps_per_epoch),
-            run=run,
-            steps=steps,
-            steps_per_epoch=steps_per_epoch,
-            state=state,
-            config=config,
-            device=device,
-            seed=cfg.seed,
-            accumulate=cfg.accumulate,
-            amp_dtype=amp_dtype(cfg.amp, device),
-            clip_grad=cfg.clip_grad,
-            save_every=cfg.save_every,
-            log_every=cfg.log_every,
-            stop_after=cfg.stop_after,
-            no_sync=module.no_sync if world > 1 else Loop.no_sync,
-            after_step=after_step,
-            after_epoch=after_epoch,
-        ),
-        snapshot,
+    loop = Loop(
+        compute=compute,
+        batches=batches,
+        parameters=[p for p in method.parameters() if p.requires_grad],
+        optimizer=optimizer,
+        scheduler=make_schedule(cfg, optimizer, steps_per_epoch),
+        run=run,
+        steps=steps,
+        steps_per_epoch=steps_per_epoch,
+        state=state,
+        config=config,
+        device=device,
+        seed=cfg.seed,
+        accumulate=cfg.accumulate,
+        amp_dtype=amp_dtype(cfg.amp, device),
+        clip_grad=cfg.clip_grad,
+        save_every=cfg.save_every,
+        log_every=cfg.log_every,
+        stop_after=cfg.stop_after,
+        no_sync=module.no_sync if world > 1 else Loop.no_sync,
+        after_step=after_step,
+        after_epoch=after_epoch,
     )
+    fit(loop, snapshot)
     metrics: dict[str, Any] = {
-        "seconds": round(time.time() - began, 1),
+        "seconds": round(loop.seconds, 1),
         "images_per_second": images_per_second(run.log_path),
         "train_images": len(train),
         "convention": method.convention(),
@@ -219,12 +217,8 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
     }
     if main:
         run.save_encoder(encoder, model_args=model_args)
+        run.write_metrics(metrics)  # what there is, should the scores fail
     if cfg.evaluate:
-        try:
-            test = load_split(cfg, "test", classes=train.classes)
-        except ValueError as err:
-            logger.warning("%s; scores are on the held-out tenth of train", err)
-            test = None
         untrained = backbone_of_seed()[0].to(device)
         metrics |= final_scores(train, test, encoder, untrained, num_workers=workers)
     if main:

@@ -4,8 +4,6 @@ A script hands `train_supervised` two functions: one that makes the model for a 
 a task of `timm.task`: forward(images, targets) -> {"loss", "output", other terms}.
 """
 
-import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +16,7 @@ from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
 from aotadmm_timm import distributed
-from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, only_readable
+from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, if_there, only_readable
 from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
 from aotadmm_timm.data.photometric import Photometric
 from aotadmm_timm.data.views import DIGITS, MultiCrop
@@ -34,8 +32,6 @@ from .options import TrainConfig
 from .pretrain import load_split
 from .resume import begin, claim, open_run
 from .run_folder import images_per_second
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,6 +52,9 @@ class SupervisedConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for key, flag in (("img_size", "--img-size"), ("num_classes", "--num-classes")):
+            if key in self.model_kwargs:
+                raise UserError(f"--model-kwargs {key}={self.model_kwargs[key]}: {flag} sets it")
         if self.mixes and self.batch_size % 2:
             raise UserError(f"--batch-size {self.batch_size}: mixup and cutmix pair images, it must be even")
 
@@ -188,45 +187,42 @@ def train_supervised(
             draw_curves(run.path)
         return {"test_accuracy": share}
 
-    began = time.time()
-    fit(
-        Loop(
-            compute=compute,
-            batches=batches,
-            parameters=list(model.parameters()),
-            optimizer=optimizer,
-            scheduler=make_schedule(cfg, optimizer, steps_per_epoch),
-            run=run,
-            steps=cfg.epochs * steps_per_epoch,
-            steps_per_epoch=steps_per_epoch,
-            # the model under the name that pretraining gives it, so that all checkpoints are read alike
-            state={
-                "method": nn.ModuleDict({"backbone": model}),
-                "optimizer": optimizer,
-                **({"ema": ema} if ema else {}),
-            },
-            config=config,
-            device=device,
-            seed=cfg.seed,
-            accumulate=cfg.accumulate,
-            amp_dtype=amp_dtype(cfg.amp, device),
-            clip_grad=cfg.clip_grad,
-            save_every=cfg.save_every,
-            log_every=cfg.log_every,
-            stop_after=cfg.stop_after,
-            no_sync=task.no_sync if world > 1 else Loop.no_sync,
-            after_step=(lambda done: ema.update(model, step=done)) if ema else None,
-            after_epoch=after_epoch,
-        ),
-        snapshot,
+    loop = Loop(
+        compute=compute,
+        batches=batches,
+        parameters=list(model.parameters()),
+        optimizer=optimizer,
+        scheduler=make_schedule(cfg, optimizer, steps_per_epoch),
+        run=run,
+        steps=cfg.epochs * steps_per_epoch,
+        steps_per_epoch=steps_per_epoch,
+        # the model under the name that pretraining gives it, so that all checkpoints are read alike
+        state={
+            "method": nn.ModuleDict({"backbone": model}),
+            "optimizer": optimizer,
+            **({"ema": ema} if ema else {}),
+        },
+        config=config,
+        device=device,
+        seed=cfg.seed,
+        accumulate=cfg.accumulate,
+        amp_dtype=amp_dtype(cfg.amp, device),
+        clip_grad=cfg.clip_grad,
+        save_every=cfg.save_every,
+        log_every=cfg.log_every,
+        stop_after=cfg.stop_after,
+        no_sync=task.no_sync if world > 1 else Loop.no_sync,
+        after_step=(lambda done: ema.update(model, step=done)) if ema else None,
+        after_epoch=after_epoch,
     )
+    fit(loop, snapshot)
     share, count = accuracy(result, test, num_workers=workers)
     metrics = {
         "accuracy": share,
         "evaluated_on": where,
         "test_images": count,
         "train_images": len(batches.images),
-        "seconds": round(time.time() - began, 1),
+        "seconds": round(loop.seconds, 1),
         "images_per_second": images_per_second(run.log_path),
         "command": command_line(),
         "environment": describe(device),
@@ -243,10 +239,8 @@ def train_supervised(
 
 def _splits(cfg: SupervisedConfig) -> tuple[LabelledImages, LabelledImages, str]:
     train = load_split(cfg, "train")
-    try:
-        return train, only_readable(load_split(cfg, "test", classes=train.classes)), "test"
-    except ValueError as err:
-        logger.warning("%s; a tenth of train is held out instead", err)
+    if (test := if_there(lambda: load_split(cfg, "test", classes=train.classes))) is not None:
+        return train, only_readable(test), "test"
     kept, held = held_out_split(train.labels)
     if not len(held):
         raise UserError(f"{cfg.dataset}: no test set, and too few images to hold some out")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from aotadmm_timm import distributed
-from aotadmm_timm.data import LabelledImages, eval_loader
+from aotadmm_timm.data import LabelledImages, eval_loader, only_readable
 from aotadmm_timm.evaluation import extract_features, knn_accuracy, linear_probe
 from aotadmm_timm.evaluation.summary import align, to_json
 from aotadmm_timm.evaluation.transfer import load_transfer
@@ -87,7 +87,8 @@ def _open(name: str, root: str | None, download: bool) -> tuple[list[LabelledIma
     def attempt(download: bool) -> tuple[list[LabelledImages], str]:
         try:
             train = load_transfer(name, "train", root=root, download=download)
-            return [train, load_transfer(name, "test", root=root, download=download, classes=train.classes)], ""
+            test = load_transfer(name, "test", root=root, download=download, classes=train.classes)
+            return [only_readable(train), only_readable(test)], ""
         except (ValueError, OSError) as error:
             return [], " ".join(str(error).split())
 

@@ -11,7 +11,7 @@ import pytest
 import torchvision
 from PIL import Image
 
-from aotadmm_timm.data import held_out_split, load_images
+from aotadmm_timm.data import NoSuchSplit, held_out_split, if_there, load_images
 from aotadmm_timm.data.decode import UnreadableImage
 
 datasets = pytest.importorskip("datasets")
@@ -120,6 +120,7 @@ def test_folders_that_are_refused(tmp_path: Path, make: list[str], message: str)
         ("cifar10", ValueError, "unknown data set 'cifar10': expected digits, torch/NAME"),
         ("./nowhere", FileNotFoundError, "data set folder './nowhere' does not exist"),
         ("torch/cifar11", ValueError, "torch/cifar11"),
+        ("hfds/", ValueError, "hfds/: which data set"),
         ("hfds/./nowhere", FileNotFoundError, "no folder './nowhere'"),
         ("wds/nowhere", FileNotFoundError, "no folder 'nowhere'"),
         ("tfds/cifar10", ValueError, "streamed data sets have no random access"),
@@ -178,6 +179,55 @@ def test_parquet_folder_columns_are_inferred(tmp_path: Path) -> None:
         load_images(name, "train", root=tmp_path / "cache", target_key="fine")
     with pytest.raises(ValueError, match="classes of split 'test' are not those of train: unknown cat, dog"):
         load_images(name, "test", root=tmp_path / "cache", classes=["x", "y"])
+
+
+def test_an_unlabelled_test_is_passed_over_for_validation(tmp_path: Path) -> None:
+    """ImageNet's shape: test carries -1, validation the labels."""
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+
+    def put(split: str, labels: list[int | None]) -> None:
+        table = {"img": [picture(10 * i) for i in range(len(labels))], "label": labels}
+        data = datasets.Dataset.from_dict(table, features=features)
+        data.to_parquet(tmp_path / "d" / f"{split}-00000-of-00001.parquet")
+
+    (tmp_path / "d").mkdir()
+    name, options = f"hfds/{tmp_path / 'd'}", {"root": tmp_path / "cache"}
+    for split, labels in {"train": [0, 1, 0], "validation": [1, 0], "test": [-1, -1, -1]}.items():
+        put(split, list(labels))
+    test = load_images(name, "test", **options)  # type: ignore[arg-type]
+    assert (test.split, test.labels.tolist(), test.id_of(0)) == ("validation", [1, 0], f"{name} validation[0]")
+    put("validation", [None, None])
+    with pytest.raises(NoSuchSplit, match="no split 'test'; it has train"):
+        load_images(name, "test", **options)  # type: ignore[arg-type]
+    put("validation", [1, None])
+    with pytest.raises(
+        ValueError, match=r"split 'validation' has the label -1 in 'label', classes are 0\.\.1"
+    ) as caught:
+        load_images(name, "test", **options)  # type: ignore[arg-type]
+    assert not isinstance(caught.value, NoSuchSplit)
+    put("train", [0, -1, 0])
+    with pytest.raises(ValueError, match="split 'train' has the label -1"):
+        load_images(name, "train", **options)  # type: ignore[arg-type]
+
+
+def test_only_a_missing_split_counts_as_missing(tmp_path: Path) -> None:
+    write(tmp_path / "train" / "a" / "x.png")
+    assert if_there(lambda: load_images(str(tmp_path), "test")) is None
+    write(tmp_path / "val" / "stranger" / "x.png")
+    with pytest.raises(ValueError, match="class 'stranger' is not among the classes of train"):
+        if_there(lambda: load_images(str(tmp_path), "test", classes=["a"]))
+
+
+def test_first_samples_of_a_sorted_set_are_said_to_lack_classes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a/x.png", "a/y.png", "b/z.png"):
+        write(tmp_path / "train" / name)
+    with caplog.at_level(logging.WARNING):
+        load_images(str(tmp_path), "train", num_samples=3)
+        assert not caplog.text
+        load_images(str(tmp_path), "train", num_samples=2)
+    assert "the first 2 images have 1 of its 2 classes" in caplog.text
 
 
 def test_two_label_columns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,8 @@ from aotadmm_timm.engine.config import UserError
 
 
 def content(step: int) -> dict[str, Any]:
-    return {"step": step, "config": {}, "state": {"w": torch.full((4,), float(step))}}
+    state = {"w": torch.full((4,), float(step))}
+    return {"step": step, "config": {}, "state": state, "window": [], "rng": torch.get_rng_state()}
 
 
 def folder(run: Path) -> Path:
@@ -86,6 +87,29 @@ def test_a_damaged_one_is_named_and_the_previous_one_used(tmp_path: Path, caplog
     assert checkpoint.load(folder(tmp_path) / "last.pt")["step"] == 2
 
 
+def test_a_flipped_bit_inside_a_tensor_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (1, 2):
+        checkpoint.save(folder(tmp_path), content(step))
+    last = folder(tmp_path) / "last.pt"
+    whole = bytearray(last.read_bytes())
+    whole[whole.index(torch.full((4,), 2.0).numpy().tobytes())] ^= 1
+    last.write_bytes(whole)
+    assert not torch.equal(torch.load(last, weights_only=True)["state"]["w"], torch.full((4,), 2.0))  # torch is silent
+    with caplog.at_level(logging.WARNING):
+        found = checkpoint.find("auto", tmp_path)
+    assert found is not None
+    assert found["step"] == 1
+    assert "last.pt: damaged, or not a checkpoint: wrong checksum" in caplog.text
+
+
+@pytest.mark.parametrize("spoiled", [b"", b"\x80", b"\x80\x02.", b"PK\x03\x04", b"c\n\n.", b"\x80\x02h\x05."])
+def test_any_spoiled_file_is_one_line(tmp_path: Path, spoiled: bytes) -> None:
+    (tmp_path / "bad.pt").write_bytes(spoiled)
+    with pytest.raises(UserError, match=r"bad\.pt: damaged, or not a checkpoint: \S") as caught:
+        checkpoint.load(tmp_path / "bad.pt")
+    assert "\n" not in str(caught.value)
+
+
 def test_only_damaged_ones_are_an_error_never_a_fresh_start(tmp_path: Path) -> None:
     for step in (1, 2):
         checkpoint.save(folder(tmp_path), content(step))
@@ -135,6 +159,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: py
 def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save({"weight": torch.ones(1)}, tmp_path / "weights.pt")
-    for name in ("list.pt", "weights.pt"):
+    torch.save({k: v for k, v in content(1).items() if k != "rng"}, tmp_path / "part.pt")
+    for name in ("list.pt", "weights.pt", "part.pt"):
         with pytest.raises(UserError, match="not a training checkpoint"):
             checkpoint.load(tmp_path / name)

@@ -2,6 +2,7 @@
 
 import math
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +175,18 @@ def test_a_finished_run_does_nothing_more(
     fit(loop, checkpoint.find("auto", tmp_path))
     assert log(tmp_path) == whole[0]
     assert equal(model, whole[1])
+
+
+def test_seconds_add_up_over_a_stop(tmp_path: Path) -> None:
+    first, _ = make(tmp_path, stop_after=1, hook=lambda step: time.sleep(0.02))
+    fit(first)
+    assert first.seconds > 0.1
+    second, _ = make(tmp_path)
+    fit(second, checkpoint.find("auto", tmp_path))
+    assert second.seconds > first.seconds
+    again, _ = make(tmp_path)  # finished: nothing is added
+    fit(again, checkpoint.find("auto", tmp_path))
+    assert again.seconds == second.seconds
 
 
 def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path: Path) -> None:

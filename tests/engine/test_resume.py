@@ -14,6 +14,8 @@ from aotadmm_timm.engine.options import TrainConfig
 from aotadmm_timm.engine.resume import claim, open_run
 from aotadmm_timm.engine.run_folder import RunFolder
 
+EMPTY: dict[str, Any] = {"state": {}, "window": [], "rng": None}
+
 
 def start(cfg: TrainConfig, **extra: Any) -> tuple[RunFolder, dict[str, Any] | None]:
     run = claim(cfg, "name")
@@ -32,7 +34,7 @@ def test_a_new_run_then_its_continuation(tmp_path: Path, capsys: pytest.CaptureF
     again = replace(cfg, resume="auto")
     assert start(again)[1] is None
     assert "no checkpoint yet: starting at step 0" in capsys.readouterr().out
-    checkpoint.save(run.checkpoints, {"step": 7, "config": stored})
+    checkpoint.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
     # what does not change a step may differ, and so may what a run works out for itself
     other = replace(again, stop_after=3, num_workers=0, device="cpu", compile=True)
     _, snapshot = start(other, convention={"w": 2.0})
@@ -53,7 +55,7 @@ def test_a_resumed_run_keeps_its_configuration(tmp_path: Path, change: dict[str,
     cfg = TrainConfig(output=str(tmp_path / "run"))
     run, _ = start(cfg)
     stored = (run.path / "config.yaml").read_text()
-    checkpoint.save(run.checkpoints, {"step": 7, "config": yaml.safe_load(stored)})
+    checkpoint.save(run.checkpoints, {**EMPTY, "step": 7, "config": yaml.safe_load(stored)})
     with pytest.raises(UserError, match=message):
         start(replace(cfg, resume="auto", **change))
     with pytest.raises(UserError, match="world is 2 here but 1"):

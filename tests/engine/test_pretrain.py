@@ -1,0 +1,39 @@
+"""What a pretraining refuses before its first step."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from torch import nn
+
+from aotadmm_timm.engine.config import UserError
+from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
+from aotadmm_timm.methods.lambda_jepa import LambdaJEPA
+
+
+def method(backbone: nn.Module) -> LambdaJEPA:
+    return LambdaJEPA(backbone, calibrate=3, projector_dims=(16, 16))
+
+
+def config(folder: Path, **options: object) -> PretrainConfig:
+    for split, label in (("train", "a"), ("train", "b"), ("val", "a")):
+        for i in range(2):
+            path = folder / "data" / split / label / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 32), (40 * i, 0, 0)).save(path)
+    common = {"model": "test_vit", "global_size": 32, "local_size": 16, "batch_size": 4, "epochs": 1, "device": "cpu"}
+    return PretrainConfig(**{**common, "dataset": str(folder / "data"), "output": str(folder / "run"), **options})  # type: ignore[arg-type]
+
+
+def test_a_test_set_of_other_classes_is_refused_before_training(tmp_path: Path) -> None:
+    cfg = config(tmp_path)
+    (tmp_path / "data" / "val" / "stranger").mkdir()
+    with pytest.raises(ValueError, match="'stranger' is not among the classes of train"):
+        pretrain(cfg, "x", method)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pilot_longer_than_the_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--calibrate 3: the run has 1 steps only"):
+        pretrain(config(tmp_path), "x", method)
+    assert not (tmp_path / "run").exists()
