@@ -25,8 +25,10 @@ _LARGEST = {"depth": 256, "depths": 256, "img_size": 4096, "input_size": 4096}
 _LARGEST_OTHER = 65536
 # Keys with which a configuration could make the loader read something other than the weights beside it, or return
 # something other than the model. timm's factory takes most of them as arguments, so `model_args` could smuggle them in.
-_LOADER_KEYS = ("file", "url", "state_dict", "custom_load", "checkpoint_path", "cache_dir", "pretrained")
-_LOADER_KEYS += ("pretrained_cfg", "pretrained_cfg_overlay", "features_only", "scriptable", "exportable")
+_LOADER_KEYS = {
+    "file", "url", "state_dict", "custom_load", "checkpoint_path", "cache_dir", "pretrained", "pretrained_cfg",
+    "pretrained_cfg_overlay", "features_only", "scriptable", "exportable",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

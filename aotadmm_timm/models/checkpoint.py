@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
-from timm.models import adapt_input_conv
+from timm.models import adapt_input_conv, get_pretrained_cfg, is_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
@@ -132,31 +132,71 @@ def _source_input(model: VisionTransformer) -> tuple[int, tuple[int, int]]:
     return args.get("in_chans", chans), (height, width)
 
 
+def _source_is_stated(model: VisionTransformer) -> bool:
+    """Whether `_source_input` is known of this checkpoint, or only what the architecture is registered with.
+
+    It is known of registered weights, and where a model folder, an overlay or `pretrained_model_args` says so.
+    """
+    cfg = getattr(model, "pretrained_cfg", {})
+    if getattr(model, "pretrained_model_args", {}) or cfg.get("source") in ("hf-hub", "local-dir"):
+        return True
+    name = ".".join(filter(None, (cfg.get("architecture"), cfg.get("tag"))))
+    registered = get_pretrained_cfg(name) if name and is_model(name) else None
+    if registered is None or tuple(cfg.get("input_size", ())) != tuple(registered.input_size):
+        return True
+    foreign = cfg.get("state_dict") or any(cfg.get(key) != getattr(registered, key) for key in ("file", "url"))
+    return not foreign
+
+
+_HOW_TO_STATE = (
+    "by pretrained_cfg_overlay=dict(input_size=(C, H, W)), or pretrained_model_args=dict(in_chans=C, img_size=(H, W)) "
+    "if they are those of the registered model"
+)
+
+
 def _linear_kernel(fan_in: int, model: VisionTransformer) -> tuple[tuple[int, int], int]:
-    """Patch size and channels of a linear stem with `fan_in` inputs, square unless it is the model's own."""
+    """Patch size and channels of a linear stem with `fan_in` inputs, square unless it is the model's own.
+
+    Raises: ValueError if no square patch fits, or both a square patch and the model's own, and nothing says which.
+    """
     embed: Any = model.patch_embed
     chans, _ = _source_input(model)
     side = math.isqrt(fan_in // chans)
-    if side * side * chans == fan_in:
+    square = side * side * chans == fan_in
+    own = fan_in == embed.proj.weight.shape[1]
+    if own and square and ((side, side), chans) != (embed.patch_size, embed.in_chans) and not _source_is_stated(model):
+        raise ValueError(
+            f"patch_embed.proj.weight has {fan_in} inputs: patches of {side}x{side} pixels and {chans} channels, or of "
+            f"{embed.patch_size[0]}x{embed.patch_size[1]} and {embed.in_chans}? Name the channels {_HOW_TO_STATE}"
+        )
+    if square:
         return (side, side), chans
-    if fan_in == embed.proj.weight.shape[1]:
+    if own:
         return embed.patch_size, embed.in_chans
     raise ValueError(
         f"patch_embed.proj.weight has {fan_in} inputs, the model {embed.proj.weight.shape[1]}; {fan_in} is no square "
-        f"patch of {chans} channels: name the channels by pretrained_cfg_overlay=dict(input_size=(C, H, W))"
+        f"patch of {chans} channels: name the channels {_HOW_TO_STATE}"
     )
 
 
 def _source_grid(count: int, patch: tuple[int, int], model: VisionTransformer) -> tuple[int, int]:
-    """Rows and columns of `count` positions: by the checkpoint's image size where that agrees, else square."""
+    """Rows and columns of `count` positions: by the checkpoint's image size where that agrees, else square.
+
+    Raises: ValueError if neither fits, or the model's own grid does as well and nothing says which.
+    """
     _, (height, width) = _source_input(model)
     grid = (height // patch[0], width // patch[1])
     side = math.isqrt(count)
-    if grid[0] * grid[1] == count:
-        return grid
-    if side * side == count:
-        return side, side
-    raise ValueError(
-        f"pos_embed holds {count} patch positions: neither the {grid[0]}x{grid[1]} grid of a {height}x{width} image "
-        "nor a square one; name the image size by pretrained_cfg_overlay=dict(input_size=(C, H, W))"
-    )
+    if grid[0] * grid[1] != count and side * side != count:
+        raise ValueError(
+            f"pos_embed holds {count} patch positions: neither the {grid[0]}x{grid[1]} grid of a {height}x{width} "
+            f"image nor a square one; name the image size {_HOW_TO_STATE}"
+        )
+    found = grid if grid[0] * grid[1] == count else (side, side)
+    own: tuple[int, int] = model.patch_embed.grid_size
+    if own != found and own[0] * own[1] == count and not _source_is_stated(model):
+        raise ValueError(
+            f"pos_embed holds {count} patch positions: a {found[0]}x{found[1]} grid, or {own[0]}x{own[1]} as in the "
+            f"model? Name the image size {_HOW_TO_STATE}"
+        )
+    return found

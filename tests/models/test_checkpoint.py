@@ -121,6 +121,35 @@ def test_rectangular_positions_need_the_image_size() -> None:
         load(model.state_dict(), img_size=(64, 24))
 
 
+def test_rectangular_positions_are_never_read_as_square_ones(tmp_path: Path) -> None:
+    model = source(img_size=(64, 16))  # 16 positions
+    torch.save(model.state_dict(), tmp_path / "own.pth")
+    file = {"file": str(tmp_path / "own.pth")}
+    with pytest.raises(ValueError, match=r"a 4x4 grid, or 8x2 as in the model\? Name the image size by .*input_size"):
+        timm.create_model("test_aot_admm", pretrained=True, img_size=(64, 16), pretrained_cfg_overlay=file)
+    own = {**file, "input_size": (3, 64, 16)}
+    right = timm.create_model("test_aot_admm", pretrained=True, img_size=(64, 16), pretrained_cfg_overlay=own)
+    assert torch.equal(right.pos_embed, model.pos_embed)
+    square = load(source().state_dict(), img_size=(64, 16), pretrained_model_args={"img_size": 32})
+    assert square.pos_embed.shape == model.pos_embed.shape
+
+
+def test_channels_are_never_read_as_pixels(tmp_path: Path) -> None:
+    model = source("test_crate", patch_size=4, in_chans=12)  # 192 inputs: also 8 x 8 pixels of 3 channels
+    torch.save(model.state_dict(), tmp_path / "own.pth")
+    build = {"patch_size": 4, "in_chans": 12, "pretrained": True}
+    file = {"file": str(tmp_path / "own.pth")}
+    with pytest.raises(
+        ValueError, match=r"8x8 pixels and 3 channels, or of 4x4 and 12\? Name the channels .*input_size"
+    ):
+        timm.create_model("test_crate", pretrained_cfg_overlay=file, **build)
+    again = timm.create_model("test_crate", pretrained_cfg_overlay={**file, "input_size": (12, 32, 32)}, **build)
+    assert torch.equal(again.patch_embed.proj.weight, model.patch_embed.proj.weight)
+    stated = {"pretrained_cfg_overlay": {"state_dict": source("test_crate").state_dict()}, **build}
+    other = timm.create_model("test_crate", pretrained_model_args={"in_chans": 3}, **stated)
+    assert other.patch_embed.proj.weight.shape == (48, 192)
+
+
 def test_patch_size_resamples_stem_and_grid() -> None:
     """Patches of 16 on an image twice the size: the same grid and nearly the same features."""
     model = source("test_crate")
