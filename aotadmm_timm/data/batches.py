@@ -88,6 +88,11 @@ def to_memory(images: LabelledImages) -> tuple[Tensor, LabelledImages]:
     return torch.from_numpy(pixels[: len(kept)]), images if len(kept) == len(images) else images.subset(kept)
 
 
+# A crop cut as a matrix product costs as much as its whole image has pixels, however small the box; Pillow, in worker
+# processes, reads the box alone. Above this side images go there even if they fit in memory.
+_LARGEST_SIDE = 128
+
+
 class MemoryBatches:
     """Views cut on the device from images that lie in memory: `pixels` (N, 3, H, W) are those of `images`."""
 
@@ -154,7 +159,9 @@ class LoaderBatches:
         self, images: LabelledImages, crop: MultiCrop, order: Order, device: torch.device, num_workers: int
     ) -> None:
         if crop.rotate:
-            raise ValueError("rotated crops need images of one size that fit in memory; --views natural has none")
+            raise ValueError(
+                "rotated crops need images of one size, at most 128x128, that fit in memory; --views natural has none"
+            )
         self.images, self.crop, self.order = images, crop, order
         self.device, self.num_workers = device, num_workers
         self.unreadable: dict[int, str] = {}
@@ -192,13 +199,15 @@ def make_batches(
     num_workers: int = 2,
     memory_limit: int = 4 << 30,
 ) -> MemoryBatches | LoaderBatches:
-    """In memory if all images have one size and fit into `memory_limit` bytes, else through worker processes.
+    """In memory if all images have one size, at most 128 pixels a side, and fit into `memory_limit` bytes.
+
+    Others go through worker processes.
 
     Raises: ValueError if the global batch is larger than the data set.
     """
     device = device or torch.device("cpu")
     height, width = images.image_size
-    small = max(height, width) <= 128 and len(images) * 3 * height * width <= memory_limit
+    small = max(height, width) <= _LARGEST_SIDE and len(images) * 3 * height * width <= memory_limit
     if small:
         try:
             pixels, images = to_memory(images)

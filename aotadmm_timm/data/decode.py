@@ -29,7 +29,11 @@ _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 class UnreadableImage(ValueError):
     """A file that does not decode to an image. `path` names it, `reason` says what is wrong, both plain text."""
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str = "") -> None:
+        if not reason:  # a loader raises a worker's error anew from its traceback alone: the last line says it all
+            path, _, reason = (
+                (path.strip().splitlines() or [path])[-1].rpartition("UnreadableImage: ")[2].rpartition(": ")
+            )
         super().__init__(path, reason)  # both, so that the error survives pickling from a loader's worker
         self.path = path
         self.reason = reason

@@ -16,6 +16,11 @@ from .config import UserError, nearest
 
 logger = logging.getLogger(__name__)
 
+# What constructors and forward passes say to arguments and sizes that they were not made for.
+_REFUSALS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
+
 
 def create_backbone(
     name: str,
@@ -40,6 +45,10 @@ def create_backbone(
     given = dict(model_kwargs or {})
     if given.get("in_chans", 3) != 3:
         raise UserError(f"--model-kwargs in_chans={given['in_chans']}: training images are RGB")
+    for key in ("img_size", "dynamic_img_size", "num_classes"):
+        if key in given:
+            why = "a backbone has no classifier" if key == "num_classes" else "--global-size sets the size"
+            raise UserError(f"--model-kwargs {key}={given[key]}: {why}")
     architecture = name
     if small_image_stem:
         architecture, given = "small_image_stem", {"base": name, **given}
@@ -64,7 +73,7 @@ def create_with_first(name: str, attempts: Sequence[dict[str, Any]], **kwargs: A
             return timm.create_model(name, **{**extra, **kwargs}), extra
         except TypeError as err:  # the constructor does not know an argument
             failure = err
-        except (AssertionError, RuntimeError, ValueError, OSError) as err:
+        except _REFUSALS as err:
             raise UserError(f"model {name}: {first_line(err)}") from None
     raise UserError(f"model {name}: {failure}")
 
@@ -92,7 +101,7 @@ def _check_size(model: Any, name: str, size: int) -> None:
         with torch.no_grad():
             maps = model.forward_features(torch.zeros(2, 3, size, size))
             features = model.forward_head(maps)
-    except (AssertionError, RuntimeError, ValueError) as err:
+    except _REFUSALS as err:
         raise UserError(
             f"model {name} cannot take views of {size}x{size} pixels ({first_line(err)}); choose another --global-size "
             "or --local-size, --num-local 0, or --small-image-stem for a convolutional network"
@@ -121,5 +130,9 @@ def synchronise_batch_norm(model: nn.Module, device: torch.device) -> None:
 
 
 def first_line(err: BaseException) -> str:
-    """The first line of an error's message."""
-    return str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__
+    """The first line of an error's message; of one that says little by itself, behind its type's name."""
+    name, text = type(err).__name__, str(err).strip()
+    if not text:
+        return name
+    line = text.splitlines()[0]
+    return f"{name}: {line}" if isinstance(err, ArithmeticError | LookupError) else line

@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+import math
 import os
 import sys
 import types
@@ -25,6 +26,9 @@ from typing import Any, TypeVar
 import yaml
 
 T = TypeVar("T")
+
+# What a run's config.yaml says beyond its options; it follows from them, so the file can be given as --config.
+DERIVED = frozenset({"method", "convention", "architecture", "model_args", "classes", "world"})
 
 
 class UserError(ValueError):
@@ -66,6 +70,20 @@ def _bool(text: str) -> bool:
     raise ValueError(text)
 
 
+def _int(value: Any) -> int:
+    """Exact for integers of any size; `1e3` and 1000.0 are integers, too."""
+    if isinstance(value, bool):
+        raise ValueError
+    if not isinstance(value, float):
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)
+    if value != int(value):
+        raise ValueError
+    return int(value)
+
+
 def _convert(value: Any, hint: Any, key: str) -> Any:
     """`value` (a YAML value or command-line text) as the field's type; raises UserError naming the key."""
     base, optional = _base_type(hint)
@@ -88,15 +106,15 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
                 return value
             return _bool(value)
         if base is int:
-            if isinstance(value, bool) or float(value) != int(float(value)):
-                raise ValueError
-            return int(float(value))
+            return _int(value)
         if base is float:
             if isinstance(value, bool):
                 raise ValueError
-            return float(value)
+            if not math.isfinite(number := float(value)):
+                raise ValueError
+            return number
         return base(value)
-    except (TypeError, ValueError, AttributeError) as err:
+    except (TypeError, ValueError, AttributeError, OverflowError) as err:
         if isinstance(err, UserError):
             raise
         name = getattr(base, "__name__", str(base)) if origin is None else str(base)
@@ -158,6 +176,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as err:
         raise UserError(f"--config {path}: {err.strerror or err}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--config {path}: not a text file") from None
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as err:
@@ -217,6 +237,8 @@ def parse(
         flags = [s for a in parser._actions for s in a.option_strings]
         raise UserError(f"unknown argument {rest[0]}{nearest(rest[0].partition('=')[0], flags)}")
     values = read_yaml(given.config) if given.config else {}
+    known = {key_of(f) for f in fields.values()}
+    values = {key: value for key, value in values.items() if key not in DERIVED - known}
     cfg = build(cls, values, source=given.config or "config")
     overrides = {}
     for name, value in vars(given).items():

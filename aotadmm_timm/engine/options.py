@@ -55,6 +55,11 @@ class TrainConfig:
         for name in ("epochs", "batch_size", "accumulate", "log_every", "num_samples", "stop_after"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"--{name.replace('_', '-')} must be positive, got {value}")
+        for name in ("save_every", "num_workers", "weight_decay"):
+            if (value := getattr(self, name)) < 0:
+                raise UserError(f"--{name.replace('_', '-')} must not be negative, got {value}")
+        if not 0 <= self.seed < 2**31:
+            raise UserError(f"--seed must be at least 0 and below 2**31, got {self.seed}")
         if self.lr <= 0:
             raise UserError(f"--lr must be positive, got {self.lr}")
         if self.min_lr is not None and not 0 <= self.min_lr <= self.lr:

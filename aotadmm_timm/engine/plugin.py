@@ -23,5 +23,9 @@ def import_plugin(name: str) -> None:
             spec.loader.exec_module(module)
         else:
             importlib.import_module(name)
+    except UserError:
+        raise
     except (ImportError, SyntaxError) as err:
         raise UserError(f"--import {name}: {err}") from None
+    except (Exception, SystemExit) as err:  # the user's code may do anything
+        raise UserError(f"--import {name}: {type(err).__name__}: {err}") from err

@@ -6,6 +6,7 @@ per epoch with the mean of every logged number. Where the data lay and the run w
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from .run_folder import read_log, write_text
 
 # Keys of a configuration that say where and when, not what; and a long list that the data set's name stands for.
 _LEFT_OUT = ("output", "resume", "data_dir", "wandb", "import", "device", "num_workers", "classes")
+_PLACES = ("--output", "--data-dir")
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,31 @@ def per_epoch(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def write_record(record: Record, folder: Path) -> Path:
-    """Write `record` into `folder`, without the places of this machine; returns the file."""
+    """Write `record` into `folder`, without the places of this machine; returns the file.
+
+    Raises: UserError if the folder holds another record of that name.
+    """
     config = {k: _placeless(v) for k, v in record.config.items()}
-    words = [_placeless(word) for word in record.command.split()]
-    command = " ".join(
-        word for i, word in enumerate(words) if not ({"--output", "--data-dir"} & {word, words[i - 1] if i else ""})
-    )
+    command = shlex.join(_placeless_words(shlex.split(record.command)))
     head = {"name": record.name, "command": command, "config": config, "metrics": _rounded(record.metrics)}
     path = folder / f"{record.name}.jsonl"
-    write_text(path, "".join(json.dumps(line) + "\n" for line in (head, *record.epochs)))
+    text = "".join(json.dumps(line) + "\n" for line in (head, *record.epochs))
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise UserError(f"{path}: holds another run of that name; remove it, or rename the run folder")
+    write_text(path, text)
     return path
+
+
+def _placeless_words(words: Sequence[str]) -> list[str]:
+    """The words of a command, without --output and --data-dir, and of any other path its last part only."""
+    kept, skip = [], False
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if skip or flag in _PLACES:
+            skip = not skip and not equals  # its value is the next word
+            continue
+        kept.append(f"{flag}={_placeless(value)}" if equals and flag.startswith("--") else _placeless(word))
+    return kept
 
 
 def _placeless(value: Any) -> Any:

@@ -4,7 +4,8 @@ import logging
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, only_readable
 from aotadmm_timm.evaluation import extract_features, knn_accuracy
@@ -35,6 +36,20 @@ class HeldOutProbe:
         return {"probe_knn20": knn_accuracy(*bank, *held, k=20)}
 
 
+class Pixels(nn.Module):
+    """The pixels themselves as features, from images over 32x32 the means of a 32x32 grid: 3,072 numbers at most.
+
+    A probe on all the pixels of a 224x224 image would fit 150,528 weights per class, and hold that many per image.
+    """
+
+    SIDE = 32
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C min(H, 32) min(W, 32))"""
+        size = min(x.shape[-2], self.SIDE), min(x.shape[-1], self.SIDE)
+        return F.adaptive_avg_pool2d(x, size).flatten(1)
+
+
 def final_scores(
     train: LabelledImages,
     test: LabelledImages | None,
@@ -54,7 +69,7 @@ def final_scores(
     else:
         test = only_readable(test)
     scores: dict[str, Any] = {"evaluated_on": where}
-    models: dict[str, nn.Module] = {"pretrained": encoder, "untrained": untrained, "pixels": nn.Flatten()}
+    models: dict[str, nn.Module] = {"pretrained": encoder, "untrained": untrained, "pixels": Pixels()}
     for key, model in models.items():
         bank, query = (extract_features(model, eval_loader(x, encoder, num_workers=num_workers)) for x in (train, test))
         scores[key] = frozen_scores(*bank, *query)

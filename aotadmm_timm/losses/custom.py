@@ -2,12 +2,13 @@
 
 import difflib
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from aotadmm_timm.theory.objective import coding_rate_regularizer
 
@@ -36,8 +37,9 @@ def load_regularizer(spec: str) -> Regularizer:
     sys.path.insert(0, os.getcwd())  # a script has its own folder there, not the user's
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"regularizer {spec!r}: cannot import module {module_name!r} ({error})") from error
+    except Exception as error:  # the user's code may do anything
+        said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"regularizer {spec!r}: cannot import module {module_name!r} ({said})") from error
     finally:
         sys.path.remove(os.getcwd())
     found: Any = getattr(module, name, None)
@@ -45,4 +47,23 @@ def load_regularizer(spec: str) -> Regularizer:
         near = difflib.get_close_matches(name, [key for key, value in vars(module).items() if callable(value)], n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"regularizer {spec!r}: module {module_name!r} has no function {name!r}{hint}")
-    return found() if isinstance(found, type) else found
+    if isinstance(found, type):
+        try:
+            found = found()
+        except TypeError as error:
+            raise ValueError(f"regularizer {spec!r}: {name} cannot be made without arguments ({error})") from error
+    _check_signature(found, spec)
+    return found
+
+
+def _check_signature(function: Any, spec: str) -> None:
+    """Refuse a function that cannot be called with (z, step): at once, not at the first step."""
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # built-in functions need not have one
+        return
+    try:
+        signature.bind(None, 0)
+    except TypeError as error:
+        raise ValueError(f"regularizer {spec!r}: must be called as f(z, step), takes {signature} ({error})") from None

@@ -67,3 +67,12 @@ def test_unreadable_files_are_reported_and_left_out(tmp_path: Path, caplog: pyte
     assert "1 of 5 images are unreadable" in caplog.text
     kept = only_readable(images)
     assert [Path(kept.id_of(i)).name for i in range(len(kept))] == ["0.png", "1.png", "3.png", "4.png"]
+
+
+def test_an_unreadable_image_is_named_from_a_worker_too(tmp_path: Path, model: torch.nn.Module) -> None:
+    (tmp_path / "bad: name.png").write_bytes(b"no")
+    with pytest.raises(UnreadableImage) as caught:
+        list(eval_loader([tmp_path / "bad: name.png"], model, num_workers=1))
+    assert (caught.value.path, caught.value.reason) == (
+        str(tmp_path / "bad: name.png"), "not an image in a known format"
+    )  # fmt: skip

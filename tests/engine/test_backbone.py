@@ -69,6 +69,22 @@ def test_a_network_that_shrinks_views_to_a_point_is_pointed_out(caplog: pytest.L
     assert not caplog.text
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"img_size": 64}, "--model-kwargs img_size=64: --global-size sets the size"),
+        ({"dynamic_img_size": True}, "--global-size sets the size"),
+        ({"num_classes": 3}, "num_classes=3: a backbone has no classifier"),
+        ({"num_heads": 0}, "model test_vit: ZeroDivisionError"),
+        ({"act_layer": 3}, "model test_vit: "),
+    ],
+)
+def test_model_arguments_that_cannot_be(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        create_backbone("test_vit", [32, 16], model_kwargs=kwargs)
+    assert "\n" not in str(caught.value)
+
+
 def test_import_of_a_file_registers_its_model(tmp_path: Path) -> None:
     source = """
 import timm
@@ -91,11 +107,19 @@ def my_own_vit(pretrained=False, **kwargs):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("missing.py", "no such file"), ("no_such_module", "No module named"), ("broken.py", r"--import .*broken\.py: ")],
+    [
+        ("missing.py", "no such file"),
+        ("no_such_module", "No module named"),
+        ("broken.py", r"--import .*broken\.py: "),
+        ("fails.py", r"--import fails\.py: ZeroDivisionError: division by zero"),
+        ("ends.py", r"--import ends\.py: SystemExit"),
+    ],
 )
 def test_imports_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "fails.py").write_text("1 / 0")
+    (tmp_path / "ends.py").write_text("raise SystemExit(0)")
     with pytest.raises(UserError, match=message):
         import_plugin(name)
 

@@ -72,6 +72,9 @@ def test_a_default_mapping_is_not_shared() -> None:
         (["--epoch", "3"], r"unknown argument --epoch \(nearest known: --epochs\)"),
         (["--epochs=3", "--lrr=1"], r"unknown argument --lrr=1 \(nearest known: --lr\)"),
         (["--epochs", "many"], r"--epochs: expected int, got 'many'"),
+        (["--epochs", "inf"], r"--epochs: expected int, got 'inf'"),
+        (["--lr", "nan"], r"--lr: expected float, got 'nan'"),
+        (["--scale", "0", "inf"], r"--scale: expected float, got 'inf'"),
         (["--epochs", "2.5"], r"--epochs: expected int, got '2.5'"),
         (["--scale", "1"], r"--scale: expected tuple.*got '1'"),
         (["--name", "c"], r"--name: expected one of a, b, got 'c'"),
@@ -91,6 +94,8 @@ def test_refused_flags(flags: list[str], message: str) -> None:
     [
         ("epcohs: 3\n", r"recipe.yaml: unknown key 'epcohs' \(nearest known: epochs\)"),
         ("lr: [1]\n", r"recipe.yaml: lr: expected float, got \[1\]"),
+        ("lr: .inf\n", r"recipe.yaml: lr: expected float, got inf"),
+        ("epochs: .inf\n", r"recipe.yaml: epochs: expected int, got inf"),
         ("lr: true\n", r"recipe.yaml: lr: expected float, got True"),
         ("flip: maybe\n", r"recipe.yaml: flip: expected bool, got 'maybe'"),
         ("name: c\n", r"recipe.yaml: name: expected one of a, b"),
@@ -102,6 +107,31 @@ def test_refused_flags(flags: list[str], message: str) -> None:
 def test_refused_files(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse(Config, ["--config", write(tmp_path, text)])
+
+
+def test_large_integers_are_exact(tmp_path: Path) -> None:
+    large = 2**60 + 1
+    assert parse(Config, ["--epochs", str(large)]).epochs == large
+    assert parse(Config, ["--config", write(tmp_path, f"epochs: {large}\n")]).epochs == large
+
+
+def test_a_binary_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "last.pt").write_bytes(b"\x80\x02\xff")
+    with pytest.raises(UserError, match=r"last\.pt: not a text file"):
+        parse(Config, ["--config", str(tmp_path / "last.pt")])
+
+
+def test_the_configuration_of_a_run_can_be_given_again(tmp_path: Path) -> None:
+    derived = {
+        "method": "x",
+        "convention": {"w": 1},
+        "architecture": "y",
+        "model_args": {},
+        "classes": ["a"],
+        "world": 1,
+    }
+    recipe = write(tmp_path, yaml.safe_dump({**as_dict(Config(lr=0.5)), **derived}))
+    assert parse(Config, ["--config", recipe]) == Config(lr=0.5)
 
 
 def test_none_and_negated_flags() -> None:

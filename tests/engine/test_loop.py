@@ -271,6 +271,11 @@ def test_clipping(tmp_path: Path) -> None:
         ({"ema": 1.0}, "--ema 1.0 must lie between 0 and 1"),
         ({"opt": "adamx"}, "--opt adamx: "),
         ({"clip_grad": 0.0}, "--clip-grad"),
+        ({"seed": -1}, r"--seed must be at least 0 and below 2\*\*31, got -1"),
+        ({"seed": 2**31}, "--seed must be"),
+        ({"save_every": -1}, "--save-every must not be negative, got -1"),
+        ({"num_workers": -1}, "--num-workers must not be negative"),
+        ({"weight_decay": -0.1}, "--weight-decay must not be negative"),
     ],
 )
 def test_refused_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:

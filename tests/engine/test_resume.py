@@ -11,7 +11,7 @@ import yaml
 from aotadmm_timm.engine import checkpoint
 from aotadmm_timm.engine.config import UserError, as_dict
 from aotadmm_timm.engine.options import TrainConfig
-from aotadmm_timm.engine.resume import claim, open_run
+from aotadmm_timm.engine.resume import begin, claim, open_run
 from aotadmm_timm.engine.run_folder import RunFolder
 
 EMPTY: dict[str, Any] = {"state": {}, "window": [], "rng": None}
@@ -82,3 +82,10 @@ def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
     events.Reload()
     assert events.Tags()["scalars"] == ["loss"]
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 1.0), (2, 0.5)]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "meta", "cpu:"])
+def test_a_device_that_cannot_be_used_is_named(device: str) -> None:
+    with pytest.raises(ValueError, match=f"--device {device}: .*; expected cpu, cuda or cuda:N") as caught:
+        begin(TrainConfig(device=device))
+    assert "\n" not in str(caught.value)

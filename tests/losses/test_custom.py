@@ -1,5 +1,7 @@
 """A user's regularizer by name."""
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,29 @@ def test_function_and_class_of_the_working_folder(tmp_path: Path, monkeypatch: p
     assert float(load_regularizer("my_terms:Stateful")(z, 0)) == pytest.approx(2.5)
     with pytest.raises(ValueError, match=r"no function 'spred', did you mean 'spread'\?"):
         load_regularizer("my_terms:spred")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def f(z): ...", r"'bad_terms:f': must be called as f\(z, step\), takes \(z\)"),
+        ("def f(z, step, more): ...", "missing a required argument: 'more'"),
+        ("class f:\n    def __init__(self, n): ...", "f cannot be made without arguments"),
+        ("import torch\nclass f(torch.nn.Module):\n    def forward(self, z): ...", "must be called as"),
+        ("1 / 0", r"cannot import module 'bad_terms' \(ZeroDivisionError: division by zero\)"),
+    ],
+)
+def test_what_could_not_be_called_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str
+) -> None:
+    (tmp_path / "bad_terms.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "bad_terms", raising=False)
+    importlib.invalidate_caches()
+    with pytest.raises(ValueError, match=message):
+        load_regularizer("bad_terms:f")
+    sys.modules.pop("bad_terms", None)
 
 
 @pytest.mark.parametrize(

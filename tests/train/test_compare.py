@@ -121,11 +121,35 @@ def test_tables_of_a_results_file_are_made_anew(tmp_path: Path, runs: list[Path]
 
 
 def test_published_tables_are_those_of_their_records() -> None:
-    path = TRAIN / "RESULTS.md"
-    if path.is_file():
-        text = path.read_text(encoding="utf-8")
-        script = runpy.run_path(str(TRAIN / "compare.py"))
-        assert script["regenerate"](text, TRAIN / "results") == text
+    text = (TRAIN / "RESULTS.md").read_text(encoding="utf-8")
+    assert "<!-- table: " in text
+    script = runpy.run_path(str(TRAIN / "compare.py"))
+    assert script["regenerate"](text, TRAIN / "results") == text
+
+
+def test_no_place_of_this_machine_is_kept(tmp_path: Path, runs: list[Path]) -> None:
+    metrics = json.loads((runs[0] / "metrics.json").read_text())
+    command = (
+        "python train/lejepa.py --output=/x/y --data-dir=/x/z --config=/x/r.yaml --lr 1 --data-dir '/x y' --seed 0"
+    )
+    (runs[0] / "metrics.json").write_text(json.dumps({**metrics, "command": command}))
+    call(runs[0], "--keep", tmp_path / "results")
+    head = json.loads((tmp_path / "results" / "a0.jsonl").read_text().splitlines()[0])
+    assert head["command"] == "python train/lejepa.py --config=r.yaml --lr 1 --seed 0"
+
+
+def test_a_record_is_not_replaced_by_another_run_of_its_name(
+    tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(*runs, "--keep", tmp_path / "results")
+    call(*runs, "--keep", tmp_path / "results")  # the same again is no harm
+    before = (tmp_path / "results" / "a0.jsonl").read_text()
+    (tmp_path / "other").mkdir()
+    make_run(tmp_path / "other" / "a0", 0.5, lr=0.1, seed=0)
+    with pytest.raises(SystemExit):
+        call(tmp_path / "other" / "a0", "--keep", tmp_path / "results")
+    assert "a0.jsonl: holds another run of that name" in capsys.readouterr().err
+    assert (tmp_path / "results" / "a0.jsonl").read_text() == before
 
 
 def test_refusals(tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,7 +152,9 @@ def test_unknown_yaml_key_names_the_nearest(tmp_path, capsys):
 
 def test_divergence_names_step_and_term_and_keeps_the_checkpoint(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("blow_up.py").write_text("def f(z, step):\n    return z.square().mean() * (float('nan') if step >= 5 else 1)\n")
+    Path("blow_up.py").write_text(
+        "def f(z, step):\n    return z.square().mean() * (float('nan') if step >= 5 else 1)\n"
+    )
     few = [*SMALL, "--num-samples", "128", "--batch-size", "64", "--no-evaluate", "--output", "run"]
     with pytest.raises(SystemExit) as stop:
         call(*few, "--epochs", "9", "--regularizer", "blow_up:f")
