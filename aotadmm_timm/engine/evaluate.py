@@ -177,7 +177,8 @@ def _open(cfg: EvaluateConfig, dataset: str, own: dict[str, Any]) -> tuple[Label
 
 def _geometry(test: Features, views: Tensor | None, view_y: Tensor | None, classes: tuple[str, ...]) -> dict[str, Any]:
     z, y = test
-    found = retrieval(z[:_RETRIEVAL], y[:_RETRIEVAL])
+    chosen = _spread(len(z), _RETRIEVAL)
+    found = retrieval(z[chosen], y[chosen])
     row: dict[str, Any] = {
         "width": z.shape[1],
         "rankme": rankme(z),

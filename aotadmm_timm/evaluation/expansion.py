@@ -23,7 +23,7 @@ def expansion_diagnostics(
         directions: (d, K) unit columns, for SIGReg.
         eps: coding precision of R.
     Returns:
-        coding_rate: R(Z') of Eq. (2), in nats.
+        coding_rate: R of Eq. (2), in nats, of the centred embeddings, as Sigma is: a common offset is no expansion.
         coding_rate_isotropic: R(I), what it is at most once tr Sigma = d.
         sigreg: SIGReg's value, with its factor N.
         sigreg_covariance: L2 of Eq. (A.6) for the covariance of z, times N, the mean over all directions.
@@ -41,7 +41,7 @@ def expansion_diagnostics(
     value = sigreg(z, directions.to(z), num_knots=num_knots, t_max=t_max).item()
     second = n * covariance_part(sigma, c_w=covariance_constant(num_knots, t_max)).mean().item()
     return {
-        "coding_rate": coding_rate(z, eps=eps).mean().item(),
+        "coding_rate": coding_rate(centred, eps=eps).mean().item(),
         "coding_rate_isotropic": d / 2 * math.log1p(d / eps**2),
         "sigreg": value,
         "sigreg_covariance": second,
