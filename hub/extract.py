@@ -1,9 +1,9 @@
 """Extract image features into one file: one row per image in sorted order, or the image is listed as failed.
 
-    python hub/extract.py photos/ photos.parquet                         # columns path, label (if known), feature
+    python hub/extract.py photos/ photos.parquet --model RUN/encoder     # columns path, label (if known), feature
     python hub/extract.py list.txt out.safetensors --model hf-hub:ORG/NAME --normalize --center
-    python hub/extract.py hfds/ID_OR_PATH out.parquet --split test       # also wds/PATH, torch/NAME, digits
-    torchrun --nproc_per_node=4 hub/extract.py photos/ photos.parquet    # the same rows
+    python hub/extract.py hfds/ID_OR_PATH out.parquet --model RUN --split test    # also wds/PATH, torch/NAME, digits
+    torchrun --nproc_per_node=4 hub/extract.py photos/ photos.parquet --model RUN # the same rows
 
 A killed run continues where it stopped. Exit status 1 if images failed; the others are written all the same.
 `aotadmm_timm.hub.feature_file.read_features(OUT)` reads the file back.

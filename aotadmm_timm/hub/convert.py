@@ -80,12 +80,14 @@ def convert(source: str | Path, out: str | Path, *, model: str, num_heads: int |
         source: official .pth or .safetensors file, as published.
         out: folder to write `model.safetensors` and `config.json` to; must not exist or be empty.
         model: registered name of the architecture, of the checkpoint's own patch and image size.
-        num_heads: needed unless the layout is a published one; recorded in config.json.
+        num_heads: positive; needed unless the layout is a published one; recorded in config.json.
     Returns: the folder.
     Raises: ValueError if the head count is unknown, the tensors do not fit (both shapes are named), the model is not
         registered or the folder is not empty; FileNotFoundError.
     """
     source, out = Path(source), Path(out)
+    if num_heads is not None and num_heads < 1:
+        raise ValueError(f"--num-heads must be positive, got {num_heads}")
     if not timm.is_model(model):
         raise ValueError(f"no registered model is called {model!r}")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
@@ -95,7 +97,7 @@ def convert(source: str | Path, out: str | Path, *, model: str, num_heads: int |
         layout = layout_of(state)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
-    heads = num_heads or KNOWN_HEADS.get(layout)
+    heads = KNOWN_HEADS.get(layout) if num_heads is None else num_heads
     if heads is None:
         raise ValueError(
             f"{source}: no published layout ({layout.width} wide, {layout.depth} deep, patch {layout.patch}, "

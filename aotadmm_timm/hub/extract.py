@@ -26,7 +26,7 @@ Pictures = Sequence[Image.Image | str | Path]
 class FeatureExtractor:
     """Features of PIL images or image files.
 
-        extract = FeatureExtractor("aot_admm_tiny")
+        extract = FeatureExtractor("RUN/encoder")
         features = extract(["a.jpg", "b.png"])        # (2, d) float32
 
     Args:

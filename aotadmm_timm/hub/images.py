@@ -26,7 +26,8 @@ class ImageSource:
         labels: (N,) int64 with -1 for unknown, or None if nothing says what the classes are.
         classes: names of the labels.
         read: index -> RGB picture; raises UnreadableImage.
-        stamp: index -> (size, modification time in ns) of the file, None for a data set.
+        stamp: index -> (size, time in ns of the last change of content or of what the name stands for) of the file,
+            (-1, -1) if it has vanished; None for a data set.
         listed_ns: when this list was made, ns since the epoch.
     """
 
@@ -127,7 +128,8 @@ def _from_paths(files: list[str], root: Path, labels: np.ndarray | None, classes
             status = os.stat(os.path.join(root, files[index]))
         except OSError:
             return -1, -1
-        return status.st_size, status.st_mtime_ns
+        # A file moved or copied here keeps its old modification time; the inode's change time tells.
+        return status.st_size, max(status.st_mtime_ns, status.st_ctime_ns)
 
     return ImageSource(ids, labels, classes, read, stamp)
 

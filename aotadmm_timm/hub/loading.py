@@ -82,7 +82,10 @@ def load_model(name: str, *, random_init: bool = False, **kwargs: Any) -> tuple[
         raise ValueError(f"{name}: refused: its weights are a pickle that holds more than tensors") from error
     except (RuntimeError, SafetensorError, KeyError, TypeError) as error:
         if "No pretrained weights exist" in str(error) or "Invalid pretrained tag" in str(error):
-            raise ValueError(f"{name}: there are no weights of that name; --random-init runs it untrained") from error
+            raise ValueError(
+                f"{name}: there are no weights of that name; --random-init runs it untrained, a run folder, model "
+                "folder or hf-hub:ORG/NAME in its place brings weights along"
+            ) from error
         raise ValueError(f"{name}: {_first_line(error)}") from error
     cfg: Any = model.pretrained_cfg
     architecture = cfg.get("architecture", name)

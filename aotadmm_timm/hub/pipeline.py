@@ -62,7 +62,8 @@ def extract_file(
         fp16: store float16.
         update: keep the rows of an existing `out`; compute only images that are new, changed since, or failed before.
             Images that are gone lose their rows. The stored mean stays, so that old and new rows remain comparable.
-            A file has changed if it was written after `out`'s images were listed; a data set's images are known by id.
+            A file has changed if it was written, or put in its place, after `out`'s images were listed, whatever its
+            modification time says; a data set's images are known by id.
         workers: processes that decode images.
     Raises: ValueError if `out` exists, belongs to other settings, or cannot be written in its format.
     """
@@ -182,13 +183,13 @@ def _check_same(out: Path, previous: Layout, settings: dict[str, Any]) -> None:
 
 
 def _kept_rows(source: ImageSource, out: Path, listed_ns: int) -> dict[str, int]:
-    """Path -> index of the images whose rows in `out` still hold: not written since they were listed for it."""
+    """Path -> index of the images whose rows in `out` still hold: there, and as they were when listed for it."""
     index_of = {name: index for index, name in enumerate(source.ids)}
     kept: dict[str, int] = {}
     for block in iterate(out):
         for name in block.paths:
             index = index_of.get(name)
-            if index is not None and (source.stamp is None or source.stamp(index)[1] < listed_ns):
+            if index is not None and (source.stamp is None or 0 <= source.stamp(index)[1] < listed_ns):
                 kept[name] = index
     return kept
 

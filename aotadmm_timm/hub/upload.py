@@ -27,6 +27,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+_OUTCOME = "; probably nothing was changed, a retry is safe"  # an answer to the commit request may have been lost
+
 
 class _Counted(io.BufferedReader):
     """A file that reports, at most once a second, that it is being read."""
@@ -74,7 +76,7 @@ def upload(request: dict[str, Any]) -> str:
         digest = getattr(stored, "lfs").sha256  # noqa: B009  (a folder has none, says the type)
     except Exception as error:
         raise ValueError(
-            f"{commit.commit_url} was made, but could not be checked: {explain(error, request)}"
+            f"{commit.commit_url} was made, but could not be checked: {explain(error, request, '')}"
         ) from error
     if digest != hashlib.sha256((Path(request["folder"]) / weights).read_bytes()).hexdigest():
         raise ValueError(
@@ -120,8 +122,8 @@ def _remove_if_empty(api: HfApi, repo: str) -> None:
         _say(note=f"an empty repository {repo} may remain; pushing again fills it")
 
 
-def explain(error: Exception, request: dict[str, Any]) -> str:
-    """One line that says what happened and what to do."""
+def explain(error: Exception, request: dict[str, Any], outcome: str = _OUTCOME) -> str:
+    """One line that says what happened and what to do; `outcome`: what is known of the remote if no answer says."""
     repo, status = request["repo_id"], _status(error)
     owner = repo.partition("/")[0]
     if isinstance(error, OfflineModeIsEnabled):
@@ -137,12 +139,13 @@ def explain(error: Exception, request: dict[str, Any]) -> str:
     if status == 412:
         return f"the branch of {repo} moved while this push ran (412): nothing was changed; push again"
     if status is not None:
-        return f"the Hub answered with status {status}; nothing was changed, push again later"
+        return f"the Hub answered with status {status}{outcome}"
     if (refused := _status(error.__cause__)) is not None:  # the file storage, not the Hub itself
-        return f"{' '.join(str(error).split())} The storage answered with status {refused}; nothing was changed"
+        return f"{' '.join(str(error).split())} The storage answered with status {refused}; nothing was committed"
     if isinstance(error, HFValidationError | ValueError):
         return " ".join(str(error).split())
-    return f"cannot reach {os.environ.get('HF_ENDPOINT', 'the Hub')}: {' '.join(str(error).split())}"
+    reason = " ".join(str(error).split())
+    return f"cannot reach {os.environ.get('HF_ENDPOINT', 'the Hub')}: {reason}{outcome}"
 
 
 def _status(error: BaseException | None) -> int | None:

@@ -70,6 +70,8 @@ def test_a_known_layout_needs_no_head_count(tmp_path: Path) -> None:
         ({"model": "test_vit_mlpfree", "num_heads": 3}, "no unrolled transformer"),
         ({"model": "crate_tiny", "num_heads": 6}, r"\(1, 1, 48\) in the checkpoint, \(1, 1, 384\) in the model"),
         ({"model": "crate_tiny_patch16_224", "num_heads": 6}, r"\(1, 17, 48\) in the checkpoint, \(1, 197, 384\)"),
+        ({"model": "test_crate", "num_heads": 0}, "must be positive, got 0"),
+        ({"model": "test_crate", "num_heads": -3}, "must be positive, got -3"),
         ({"model": "test_crate", "num_heads": 7}, "embed_dim=48, num_heads=7"),
     ],
 )

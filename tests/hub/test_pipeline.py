@@ -160,6 +160,24 @@ def test_update_embeds_new_changed_and_formerly_broken_images_only(
         extract_file(open_images(str(folder)), out, tiny, center=True, update=True)
 
 
+def test_update_sees_vanished_files_and_ones_replaced_by_older_ones(
+    fill: Fill, tmp_path: Path, tiny: FeatureExtractor
+) -> None:
+    folder, out, listed = fill(range(4)), tmp_path / "out.parquet", tmp_path / "list.txt"
+    listed.write_text("".join(f"images/{'ab'[i % 2]}/{i:04d}.png\n" for i in range(4)))
+    extract_file(open_images(str(listed)), out, tiny)
+    (folder / "a" / "0002.png").unlink()
+    noise(77).save(tmp_path / "older.png")
+    os.utime(tmp_path / "older.png", (1e9, 1e9))
+    os.replace(tmp_path / "older.png", folder / "b" / "0003.png")
+    report = extract_file(open_images(str(listed)), out, tiny, update=True)
+    assert list(report.failed) == ["images/a/0002.png"]
+    assert report.computed == 2
+    result = read_features(out)
+    assert result.paths == ["images/a/0000.png", "images/b/0001.png", "images/b/0003.png"]
+    np.testing.assert_allclose(result.features[2], tiny([noise(77)])[0], atol=1e-5)
+
+
 def test_features_too_large_for_half_precision_are_not_lost(
     fill: Fill, tmp_path: Path, tiny: FeatureExtractor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,7 +92,7 @@ def test_a_file_that_fails_leaves_the_remote_as_it_was_and_a_retry_works(make_ru
         ({"info": 401}, r"refused the token \(401\)"),
         ({"create": 403}, r"may not write to org/name \(403\)"),
         ({"create": 404}, r"owner org was not found \(404\)"),
-        ({"preupload": 413}, "status 413"),
+        ({"preupload": 413}, "status 413; probably nothing was changed, a retry is safe"),
     ],
 )
 def test_a_refusal_is_one_clear_line(
