@@ -1,5 +1,6 @@
-"""What a pretraining refuses before its first step."""
+"""What a training refuses before its first step, and what is left if its end fails."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from torch import nn
 
 from aotadmm_timm.engine.config import UserError
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
+from aotadmm_timm.engine.supervised import SupervisedConfig
 from aotadmm_timm.methods.lambda_jepa import LambdaJEPA
+from aotadmm_timm.methods.lejepa import LeJEPA
 
 
 def method(backbone: nn.Module) -> LambdaJEPA:
@@ -37,3 +40,22 @@ def test_a_pilot_longer_than_the_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--calibrate 3: the run has 1 steps only"):
         pretrain(config(tmp_path), "x", method)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_failure_of_the_scores_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("aotadmm_timm.engine.pretrain.final_scores", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        pretrain(config(tmp_path), "x", lambda backbone: LeJEPA(backbone, projector_dims=(16, 8), num_slices=8))
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["seconds"] > 0
+    assert metrics["train_images"] == 4
+    assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("key", ["img_size", "num_classes"])
+def test_model_arguments_that_have_their_own_flag(key: str) -> None:
+    with pytest.raises(UserError, match=f"--model-kwargs {key}=64: --{key.replace('_', '-')} sets it"):
+        SupervisedConfig(model_kwargs={key: 64})
