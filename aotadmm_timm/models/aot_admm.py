@@ -196,8 +196,7 @@ def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwar
 
 _ORIGIN = {
     "paper_name": "Attention-Only White-Box Transformer via LeJEPA-Based Self-Supervised Pretraining",
-    "origin_url": "https://arxiv.org/abs/2511.08544",
-    # The paper itself has no public id yet: LeJEPA, which trains it, and CRATE, which it is derived from.
+    # The paper has no page or id of its own yet. The ids are of what it builds on: LeJEPA, which trains it, and CRATE.
     "paper_ids": ("arXiv:2511.08544", "arXiv:2306.01129"),
 }
 _cfg = partial(cifar_cfg, **_ORIGIN)

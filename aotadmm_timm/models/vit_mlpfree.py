@@ -67,9 +67,11 @@ def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwar
 _TINY = {"embed_dim": 192, "depth": 12, "num_heads": 3}
 _SMALL = {"embed_dim": 384, "depth": 12, "num_heads": 6}
 
+# The ViT's page and id: the paper that takes its MLPs away has none yet, and is named by its title.
 _ORIGIN = {
     "origin_url": "https://github.com/google-research/vision_transformer",
-    "paper_name": "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+    "paper_name": "Attention-Only White-Box Transformer via LeJEPA-Based Self-Supervised Pretraining, from An Image is "
+    "Worth 16x16 Words: Transformers for Image Recognition at Scale",
     "paper_ids": "arXiv:2010.11929",
 }
 _cfg = partial(cifar_cfg, **_ORIGIN)
