@@ -44,16 +44,3 @@ def weights_by_share(
     if not all(0 < norm < math.inf for norm in norms.values()):
         raise ValueError(f"cannot calibrate: a gradient norm is zero or not finite in {dict(norms)}")
     return {name: shares[name] * total / norm for name, norm in norms.items()}
-
-
-def add_on_weight(baseline: float, *, share: float = 0.06, norm: float = 0.30) -> float:
-    """beta = share A / ((1 - share) norm): the weight of a backbone term added to a method that stays as it is.
-
-    Args:
-        baseline: A, the sum of w_i g_i of the method's own terms (the paper takes them at epoch 25).
-        share: of the whole gradient that the new term shall have. norm: its own gradient's; the paper's is .30.
-    Raises: ValueError if share is not in (0, 1) or a norm not positive.
-    """
-    if not 0 < share < 1 or not (baseline > 0 and norm > 0):
-        raise ValueError(f"needs a share in (0, 1) and positive norms, got {share}, {baseline} and {norm}")
-    return share * baseline / ((1 - share) * norm)

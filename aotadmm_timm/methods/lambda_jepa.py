@@ -112,7 +112,7 @@ class LambdaJEPA(Method):
             "method": "lambda-JEPA",
             "target": self.target,
             **{
-                name: float(f"{value:.6g}") if known else "to be calibrated"
+                name: float(f"{value:.6g}") if known else f"{value:.6g}, to be calibrated"
                 for name, value in zip(TERMS, self.weight.tolist(), strict=True)
             },
             "calibrated at step": self.calibrate or "never",

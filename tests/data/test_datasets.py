@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torchvision
@@ -13,8 +14,6 @@ from PIL import Image
 
 from aotadmm_timm.data import NoSuchSplit, held_out_split, if_there, load_images
 from aotadmm_timm.data.decode import UnreadableImage
-
-datasets = pytest.importorskip("datasets")
 
 
 def picture(value: int, size: tuple[int, int] = (8, 8)) -> Image.Image:

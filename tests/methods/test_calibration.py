@@ -7,7 +7,7 @@ import torch
 from methods.backbones import Linear, random_views, tiny_vit
 
 from aotadmm_timm.methods import LambdaJEPA, LeJEPA
-from aotadmm_timm.methods.calibration import LAMBDA_JEPA_SHARES, add_on_weight, gradient_norms, weights_by_share
+from aotadmm_timm.methods.calibration import LAMBDA_JEPA_SHARES, gradient_norms, weights_by_share
 
 
 def lambda_jepa(calibrate: int = 0, buffer: int = 0) -> LambdaJEPA:
@@ -62,18 +62,11 @@ def test_weights_by_share() -> None:
             weights_by_share({"a": bad}, {"a": 1.0})
 
 
-def test_add_on_weight_has_its_share_of_the_whole() -> None:
-    beta = add_on_weight(10.0, share=0.06, norm=0.3)
-    assert 0.3 * beta / (10 + 0.3 * beta) == pytest.approx(0.06)
-    with pytest.raises(ValueError, match=r"share in \(0, 1\)"):
-        add_on_weight(10.0, share=1.0)
-
-
 def test_a_run_is_calibrated_after_its_pilot_and_keeps_the_weights(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match="at step 2 or later, when the buffers are full, got 1"):
         lambda_jepa(calibrate=1, buffer=2)
     method = lambda_jepa(calibrate=2, buffer=2)
-    assert method.convention()["inv"] == "to be calibrated"
+    assert method.convention()["inv"] == "32.8, to be calibrated"
     with caplog.at_level(logging.INFO, "aotadmm_timm.methods"):
         for step in range(4):
             assert bool(method.calibrated) == (step == 3)

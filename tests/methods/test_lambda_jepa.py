@@ -1,7 +1,5 @@
 """lambda-JEPA against its formula written out by hand; its averaged target and what a checkpoint holds."""
 
-import math
-
 import pytest
 import torch
 from methods.backbones import Linear, random_views, tiny_vit
@@ -61,7 +59,6 @@ def test_averaged_target() -> None:
 @pytest.mark.parametrize(("step", "tau"), [(0, 0.996), (5, 0.998), (10, 1.0)])
 def test_target_moves_by_the_schedule(step: int, tau: float) -> None:
     method = small("ema")
-    assert math.isclose(1 - 0.002 * (1 + math.cos(math.pi * step / 10)), tau, abs_tol=1e-12)
     before = [p.clone() for p in method.target_network.parameters()]
     with torch.no_grad():
         for p in method.parameters():

@@ -40,6 +40,16 @@ def test_hand_formula_on_three_unequal_views(lamb: float, form: str, target: str
     assert torch.allclose(out["sigreg"], reg, rtol=1e-5)
 
 
+@pytest.mark.parametrize("lamb", [0.02, 0.05, 0.5])
+def test_the_two_forms_differ_by_the_stated_factors(lamb: float) -> None:
+    """convex(lamb) = (1 - lamb) sum(lamb / (1 - lamb))"""
+    convex = LeJEPA(Linear(), lamb=lamb, projector_dims=(8, 4), num_slices=16)
+    total = LeJEPA(Linear(), lamb=lamb / (1 - lamb), form="sum", projector_dims=(8, 4), num_slices=16)
+    total.load_state_dict(convex.state_dict())
+    views = random_views(8)
+    assert torch.allclose(convex(views, STEP)["loss"], (1 - lamb) * total(views, STEP)["loss"], rtol=1e-5)
+
+
 def test_pooled_views_are_one_test() -> None:
     per_view = LeJEPA(Linear(), projector_dims=(), num_slices=16)
     pooled = LeJEPA(Linear(), projector_dims=(), num_slices=16, pool_views=True)
