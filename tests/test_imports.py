@@ -44,7 +44,7 @@ def imported_parts(path: Path) -> set[str]:
     return parts
 
 
-def test_imports_point_one_way():
+def test_imports_point_one_way() -> None:
     wrong = []
     for path in PACKAGE.rglob("*.py"):
         relative = path.relative_to(PACKAGE)
@@ -56,7 +56,7 @@ def test_imports_point_one_way():
     assert not wrong, "\n".join(wrong)
 
 
-def test_nothing_imports_a_script():
+def test_nothing_imports_a_script() -> None:
     for folder in ("train", "hub"):
         scripts = {p.stem for p in (PACKAGE.parent / folder).glob("*.py")}
         for path in PACKAGE.rglob("*.py"):

@@ -1,6 +1,5 @@
 """README's Python runs as printed; its commands use scripts and flags that exist."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pytest
 import timm
 from PIL import Image
 from readme import README, blocks, over_relaxed
+from scripts import call_script
 from timm.models import save_for_hf
 
 import aotadmm_timm  # noqa: F401  (registers the models)
@@ -17,7 +17,7 @@ import aotadmm_timm  # noqa: F401  (registers the models)
 ROOT = README.parent
 
 
-def test_python_blocks_run(tmp_path):
+def test_python_blocks_run(tmp_path: Path) -> None:
     encoder = tmp_path / "runs" / "lejepa_aot_admm_nano_digits_s0" / "encoder"
     save_for_hf(timm.create_model("aot_admm_nano", num_classes=0), str(encoder), safe_serialization=True)
     Image.new("RGB", (40, 30), "red").save(tmp_path / "a.png")
@@ -45,7 +45,7 @@ def test_python_blocks_run(tmp_path):
     assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
 
 
-def test_links_and_leftovers():
+def test_links_and_leftovers() -> None:
     text = README.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert link.startswith("https://") or (ROOT / link).exists(), link
@@ -59,17 +59,12 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words)[:60])
-def test_commands_name_scripts_and_flags_that_exist(words, capsys, monkeypatch):
+def test_commands_name_scripts_and_flags_that_exist(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = next(w for w in words if w.endswith(".py"))
-    spec = importlib.util.spec_from_file_location(Path(script).stem + "_script", ROOT / script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
     with pytest.raises(SystemExit) as stop:
-        module.main()
+        call_script(monkeypatch, script, "--help")
     assert stop.value.code == 0
     shown = capsys.readouterr().out.split()
     shown = {w.strip(",[]") for w in shown}

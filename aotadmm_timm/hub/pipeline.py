@@ -77,13 +77,13 @@ def extract_file(
         _check_same(out, previous, settings)
     kept = _kept_rows(source, out, previous.metadata["listed_ns"]) if previous else {}
     kept_indices = set(kept.values())
-    todo = np.array([index for index in range(len(source)) if index not in kept_indices], np.int64)
+    pending = np.array([index for index in range(len(source)) if index not in kept_indices], np.int64)
 
     batch_size = extractor.batch_size
     row_bytes = 4 * int(np.prod(extractor.shape))
-    rows = batch_size * max(1, min(len(todo) // _PARTS, _PART_ROWS, _PART_BYTES // row_bytes) // batch_size)
-    pieces = [todo[start : start + rows] for start in range(0, len(todo), rows)]
-    work = {"images": source.digest(), "rows": rows, "todo": hashlib.sha256(todo.tobytes()).hexdigest()}
+    rows = batch_size * max(1, min(len(pending) // _PARTS, _PART_ROWS, _PART_BYTES // row_bytes) // batch_size)
+    pieces = [pending[start : start + rows] for start in range(0, len(pending), rows)]
+    work = {"images": source.digest(), "rows": rows, "pending": hashlib.sha256(pending.tobytes()).hexdigest()}
     parts = Parts(out.with_name(out.name + ".parts"), {**extractor.describe(), **work}, len(pieces))
     if distributed.is_main() and (done := parts.start()):
         _say(f"resuming: {done} of {len(pieces)} parts are done")
@@ -94,7 +94,7 @@ def extract_file(
     distributed.barrier()
 
     failed = {source.ids[index]: reason for index, reason in sorted(parts.failures().items())}
-    report = Report(len(source) - len(failed), len(todo), failed)
+    report = Report(len(source) - len(failed), len(pending), failed)
     distributed.barrier()  # nobody reads the parts any more when rank 0 removes them
     if distributed.is_main():
         mean = (previous.mean if previous else _mean(parts, extractor.shape)) if center else None

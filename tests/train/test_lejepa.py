@@ -1,9 +1,9 @@
 """train/lejepa.py: the whole way on real digits, its refusals, and a pinned run."""
 
-import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import timm
 import torch
 import yaml
 from safetensors.torch import load_file
+from scripts import load_script
 
 import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm.engine.config import run
@@ -32,22 +33,18 @@ SMALL = [
 ]
 
 
-def call(*arguments: str) -> None:
-    """The script's main in this process."""
-    spec = importlib.util.spec_from_file_location("train_lejepa", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    before = sys.argv
-    sys.argv = [str(SCRIPT), *arguments]
-    try:
-        run(script.main)
-    finally:
-        sys.argv = before
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """The script's main in this process; bad input ends it as it would end the program."""
+
+    def run_main(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+        run(load_script("train/lejepa.py").main)
+
+    return run_main
 
 
-def test_pretrains_and_leaves_a_run_folder(tmp_path):
+def test_pretrains_and_leaves_a_run_folder(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, str(SCRIPT), *SMALL, "--epochs", "2", "--num-samples", "300", "--output", str(out)]
     command += ["--batch-size", "128"]
@@ -80,7 +77,7 @@ def test_pretrains_and_leaves_a_run_folder(tmp_path):
     assert "blocks.0.attn.qkv.weight" in moved
 
 
-def test_seeded_run_is_pinned(tmp_path, capsys):
+def test_seeded_run_is_pinned(call: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twenty float32 steps; a change of loss, views, order, schedule or initialisation moves these numbers."""
     call(
         *SMALL,
@@ -130,7 +127,14 @@ PINNED = (1.11422, 0.84029, 0.78697)
         (["--resume", "nowhere.pt"], ["nowhere.pt"]),
     ],
 )  # fmt: skip
-def test_bad_input_ends_in_one_line(arguments, words, tmp_path, capsys, monkeypatch):
+def test_bad_input_ends_in_one_line(
+    call: Callable[..., None],
+    arguments: list[str],
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         call("--model", "test_aot_admm", "--output", str(tmp_path / "run"), *arguments)
@@ -142,7 +146,9 @@ def test_bad_input_ends_in_one_line(arguments, words, tmp_path, capsys, monkeypa
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
-def test_unknown_yaml_key_names_the_nearest(tmp_path, capsys):
+def test_unknown_yaml_key_names_the_nearest(
+    call: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("epoch: 3\n")
     with pytest.raises(SystemExit):
@@ -150,7 +156,9 @@ def test_unknown_yaml_key_names_the_nearest(tmp_path, capsys):
     assert "unknown key 'epoch' (nearest known: epochs)" in capsys.readouterr().err
 
 
-def test_divergence_names_step_and_term_and_keeps_the_checkpoint(tmp_path, capsys, monkeypatch):
+def test_divergence_names_step_and_term_and_keeps_the_checkpoint(
+    call: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("blow_up.py").write_text(
         "def f(z, step):\n    return z.square().mean() * (float('nan') if step >= 5 else 1)\n"
@@ -166,13 +174,9 @@ def test_divergence_names_step_and_term_and_keeps_the_checkpoint(tmp_path, capsy
     assert all(v.isfinite().all() for v in saved["state"]["method"].values() if v.is_floating_point())
 
 
-def test_recipes_are_valid():
+def test_recipes_are_valid() -> None:
     from aotadmm_timm.engine.config import build, read_yaml
 
-    spec = importlib.util.spec_from_file_location("train_lejepa", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("train/lejepa.py")
     cfg = build(script.Config, read_yaml(SCRIPT.parent / "recipes" / "cifar10_tiny.yaml"))
     assert (cfg.epochs, cfg.batch_size, cfg.lr, cfg.weight_decay) == (800, 256, 5e-4, 0.05)

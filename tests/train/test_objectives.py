@@ -1,14 +1,13 @@
 """The objectives' flags from the command line: train/lambda_jepa.py, and LeJEPA's options, on real digits."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from scripts import call_script, load_script
 
 import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm.engine.config import build
@@ -19,18 +18,8 @@ SMALL = ["--model", "test_aot_admm", "--projector", "32", "16", "--num-samples",
 SMALL += ["--epochs", "2", "--log-every", "1", "--num-local", "1", "--amp", "off", "--no-evaluate"]
 
 
-def script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"train_{name}", TRAIN / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def call(monkeypatch: pytest.MonkeyPatch, name: str, out: Path, *arguments: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(sys, "argv", [name, *SMALL, "--output", str(out), *arguments])
-    script(name).main()
+    call_script(monkeypatch, f"train/{name}.py", *SMALL, "--output", str(out), *arguments)
     return [row for row in read_log(out / "log.jsonl") if "loss" in row]
 
 
@@ -85,7 +74,11 @@ def test_lejepa_with_a_users_regularizer(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("recipe", sorted(p.name for p in (TRAIN / "recipes").glob("lambda_jepa_*.yaml")))
 def test_recipes_keep_enough_centres(recipe: str) -> None:
-    cfg = build(script("lambda_jepa").Config, yaml.safe_load((TRAIN / "recipes" / recipe).read_text()), source=recipe)
+    cfg = build(
+        load_script("train/lambda_jepa.py").Config,
+        yaml.safe_load((TRAIN / "recipes" / recipe).read_text()),
+        source=recipe,
+    )
     images = cfg.batch_size * (2 if "imagenet" in recipe else 1)  # over two processes
     for width, past in (
         (cfg.projector_slice_dim, cfg.projector_buffer),
