@@ -215,8 +215,6 @@ default_cfgs = generate_default_cfgs(
         "test_aot_admm": _cfg(),
         **bundled(
             "aot_admm_tiny.lejepa_cifar10",
-            mean=(0.4914, 0.4822, 0.4465),
-            std=(0.2470, 0.2435, 0.2616),
             description="LeJEPA pretraining on CIFAR-10 train without labels",
             **_ORIGIN,
         ),
