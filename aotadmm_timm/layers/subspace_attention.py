@@ -6,25 +6,33 @@ from timm.layers import register_notrace_function, use_fused_attn
 from torch import Tensor, nn
 from torch.jit import Final
 
+from aotadmm_timm.layers.tied_attention import tied_attention
+from aotadmm_timm.layers.transforms import is_transformed
+
 
 @torch.fx.wrap
 @register_notrace_function
 def subspace_attention(w: Tensor, scale: float, dropout: float = 0.0, fused: bool = True) -> Tensor:
     """softmax(scale * w w^T) w for every head: queries, keys and values are the same projection.
 
-    On CPU in half precision the explicit form is 2 to 6 times faster than `scaled_dot_product_attention` up to a few
-    hundred tokens; in float32, and on accelerators, the fused kernel wins. Both compute the same function.
+    One function, three kernels, the fastest of each case (tests/benchmarks/attention.py):
+    - short sequences on CPU, the 5 to 17 tokens of CIFAR views: `tied_attention`;
+    - longer ones on CPU in half precision: the products written out, where `scaled_dot_product_attention` is slow;
+    - else, and from 1024 tokens on, where N x N weights cost too much memory: `scaled_dot_product_attention`.
 
     Args:
         w: projected tokens (B, K, N, p).
         scale: factor on the logits.
         dropout: probability with which attention weights are dropped (0 outside training).
-        fused: False forces the explicit form (timm's `set_fused_attn(False)`).
+        fused: False forces the explicit form (timm's `set_fused_attn(False)`), which can be differentiated twice.
     Returns: (B, K, N, p).
     """
-    # From 1024 tokens on, the N x N weights of the explicit form cost more memory than its speed is worth.
-    half_on_cpu = w.device.type == "cpu" and (w.dtype == torch.bfloat16 or w.dtype == torch.float16)
-    if fused and not (half_on_cpu and w.shape[-2] < 1024):
+    on_cpu, tokens = w.device.type == "cpu", w.shape[-2]
+    short = on_cpu and tokens <= 32 and dropout == 0.0
+    half = w.dtype == torch.bfloat16 or w.dtype == torch.float16
+    if not torch.jit.is_scripting() and fused and short and not is_transformed(w):
+        return tied_attention(w, scale)
+    if fused and not short and not (on_cpu and half and tokens < 1024):
         return F.scaled_dot_product_attention(w, w, w, dropout_p=dropout, scale=scale)
     attention = (scale * w @ w.transpose(-2, -1)).softmax(dim=-1)
     if dropout > 0.0:

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from aotadmm_timm.distributed import all_reduce_sum, total_count, world_size
+from aotadmm_timm.precision import at_least_float32
 
 from .directions import unit_directions
 from .harmonics import Harmonics
-from .precision import at_least_float32
 
 
 def sigreg(z: Tensor, directions: Tensor, *, num_knots: int = 17, t_max: float = 3.0) -> Tensor:

@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from aotadmm_timm.distributed import mean_over_batch
-
-from .precision import at_least_float32
+from aotadmm_timm.precision import at_least_float32
 
 
 def invariance(z: Tensor, target: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from aotadmm_timm.distributed import all_gather
+from aotadmm_timm.precision import at_least_float32
 
 from .directions import orthonormal_slice
-from .precision import at_least_float32
 
 
 def sacreg(centers: Tensor, *, eps: float = 1e-4) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from aotadmm_timm.distributed import is_main
 from aotadmm_timm.losses import SACReg, invariance, pairwise_invariance
-from aotadmm_timm.losses.precision import at_least_float32
+from aotadmm_timm.precision import at_least_float32
 
 from .base import Method, Terms
 from .calibration import LAMBDA_JEPA_SHARES, gradient_norms, weights_by_share

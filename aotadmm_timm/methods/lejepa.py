@@ -7,7 +7,7 @@ from torch import nn
 
 from aotadmm_timm.losses import SACReg, SIGReg, invariance
 from aotadmm_timm.losses.custom import Regularizer
-from aotadmm_timm.losses.precision import at_least_float32
+from aotadmm_timm.precision import at_least_float32
 from aotadmm_timm.theory.objective import normalize_energy
 
 from .base import Method, Terms

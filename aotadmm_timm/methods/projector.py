@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from aotadmm_timm.distributed import all_gather, world_size
-from aotadmm_timm.losses.precision import at_least_float32
+from aotadmm_timm.precision import at_least_float32
 
 
 class BatchNorm(nn.BatchNorm1d):

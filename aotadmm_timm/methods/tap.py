@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aotadmm_timm.losses.precision import at_least_float32
+from aotadmm_timm.precision import at_least_float32
 
 TapName = Literal["norm", "features"]
 

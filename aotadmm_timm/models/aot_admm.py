@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.layers import DropPath, LayerNorm
+from timm.layers import DropPath, LayerNorm, use_fused_attn
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 from torch.jit import Final
@@ -29,6 +29,7 @@ from aotadmm_timm.models.configs import (
     imagenet_cfg,
 )
 from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, create_unrolled
+from aotadmm_timm.precision import as_autocast_stores
 
 
 class AoTADMMBlock(UnrolledBlock):
@@ -40,6 +41,7 @@ class AoTADMMBlock(UnrolledBlock):
     rescale_z: Final[bool]
     rescale_w: Final[bool]
     eps: Final[float]
+    fused: Final[bool]
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class AoTADMMBlock(UnrolledBlock):
         self.rescale_z = "z" in rescale
         self.rescale_w = "w" in rescale
         self.eps = eps
+        self.fused = use_fused_attn()
 
         self.norm = norm_layer(dim, **dd) if attn_norm else nn.Identity()
         self.attn = MSSA(
@@ -130,6 +133,7 @@ class AoTADMMBlock(UnrolledBlock):
             self.rescale_z,
             self.rescale_w,
             self.eps,
+            self.fused,
         )
 
 
@@ -184,6 +188,7 @@ class AoTADMM(UnrolledTransformer):
         super().__init__(final_norm=final_norm, block_fn=block_fn, **kwargs)
 
     def init(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        tokens = as_autocast_stores(tokens)  # three states are kept of every layer: half of the memory
         return tokens, tokens, torch.zeros_like(tokens)
 
     def readout(self, states: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]

@@ -69,21 +69,30 @@ class _Calls(TorchFunctionMode):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tokens", "fused", "expected"),
+    ("dtype", "tokens", "fused", "kernel"),
     [
-        (torch.float32, 17, True, True),
-        (torch.float32, 17, False, False),
-        (torch.bfloat16, 17, True, False),
-        (torch.bfloat16, 1024, True, True),
+        (torch.float32, 17, True, "tied"),
+        (torch.bfloat16, 17, True, "tied"),
+        (torch.float32, 65, True, "scaled_dot_product_attention"),
+        (torch.bfloat16, 65, True, "softmax"),
+        (torch.bfloat16, 1024, True, "scaled_dot_product_attention"),
+        (torch.float32, 17, False, "softmax"),
     ],
 )
-def test_kernel_by_precision_and_length(dtype: torch.dtype, tokens: int, fused: bool, expected: bool) -> None:
+def test_kernel_by_precision_and_length(dtype: torch.dtype, tokens: int, fused: bool, kernel: str) -> None:
     w = torch.randn(1, 2, tokens, 16).to(dtype)
     with _Calls() as calls:
         out = subspace_attention(w, 0.25, 0.0, fused)
-    assert ("scaled_dot_product_attention" in calls.names) == expected
+    used = "tied" if "bmm" in calls.names else "softmax" if "softmax" in calls.names else calls.names[-1]
+    assert used == kernel
     want = (0.25 * w.double() @ w.double().transpose(-2, -1)).softmax(-1) @ w.double()
     torch.testing.assert_close(out.double(), want, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.05)
+
+
+def test_a_function_transform_gets_plain_operations() -> None:
+    w = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+    one = torch.func.grad(lambda x: subspace_attention(x, 0.5).square().sum())
+    torch.testing.assert_close(torch.vmap(one)(w), torch.stack([one(x) for x in w]))
 
 
 def test_dropout_only_in_training() -> None:

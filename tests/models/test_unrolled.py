@@ -86,7 +86,8 @@ plain.load_state_dict(model.state_dict())
 x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 states, expected = layer_states(model, x), layer_states(plain, x)
 assert len(states) == 13 and [s.shape for s in states[-1]] == [(2, 17, 384)] * 3
-assert all(torch.equal(a, b) for s, e in zip(states, expected) for a, b in zip(s, e)), "alpha = 1 is plain ADMM"
+for got, want in zip(states, expected):  # alpha = 1 is plain ADMM, here without its fused step
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)
 relaxed = timm.create_model("over_relaxed_tiny", alpha=1.6).eval()
 relaxed.load_state_dict(model.state_dict())
 assert not torch.equal(relaxed(x), model(x))
