@@ -25,7 +25,7 @@ _COLUMNS = (
     ("images/s", ("images_per_second",), 1, 0),
     ("minutes", ("seconds",), 1 / 60, 1),
 )
-_CURVES = ("loss", "probe_knn20", "online_probe", "test_accuracy", "train_accuracy")
+_CURVES = ("loss", "offline_knn20", "online_probe", "test_accuracy", "train_accuracy")
 
 
 @dataclass(frozen=True)

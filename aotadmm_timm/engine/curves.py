@@ -2,6 +2,7 @@
 
 import os
 import textwrap
+import time
 from pathlib import Path
 
 from .run_folder import read_log
@@ -16,11 +17,23 @@ _EXPANSION = {
     "tr Sigma / d of the embeddings": ("expansion_trace_per_dim",),
 }  # fmt: skip
 _ACCURACIES = {
-    "probe_knn20": "offline kNN on a held-out tenth of train",
+    "offline_knn20": "offline kNN on a held-out tenth of train",
     "online_probe": "online linear probe on training views",
     "train_accuracy": "training images as augmented",
     "test_accuracy": "test",
 }
+
+
+class CurvesInTraining:
+    """Draws `curves.png` when called, if the last time is a minute or more ago: drawing costs about a second."""
+
+    def __init__(self, run: Path, every: float = 60.0) -> None:
+        self.run, self.every, self.drawn = run, every, time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self.drawn >= self.every:
+            draw_curves(self.run)
+            self.drawn = time.monotonic()
 
 
 def draw_curves(run: Path) -> Path:
@@ -47,7 +60,7 @@ def draw_curves(run: Path) -> Path:
     for axis, (title, drawn) in zip(axes.flat, panels, strict=False):
         for key in drawn:
             points = [(r["step"] / per_epoch, r[key]) for r in rows if key in r]
-            marker = "o" if key in ("probe_knn20", "test_accuracy") else None
+            marker = "o" if key in ("offline_knn20", "test_accuracy") else None
             axis.plot([x for x, _ in points], [y for _, y in points], label=key, marker=marker, markersize=3)
         axis.set_title("\n".join(textwrap.wrap(title, 60)), fontsize=10)
         axis.set_xlabel("epoch")

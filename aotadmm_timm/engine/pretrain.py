@@ -24,7 +24,7 @@ from aotadmm_timm.methods.views import Views, feature_width
 
 from .backbone import create_backbone, synchronise_batch_norm
 from .config import UserError, as_dict, option
-from .curves import draw_curves
+from .curves import CurvesInTraining, draw_curves
 from .environment import amp_dtype, command_line, describe
 from .loop import Loop, fit
 from .online_probe import OnlineProbe
@@ -169,6 +169,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
 
     probe_every = cfg.probe_every or max(1, round(cfg.epochs / 10))
     probe = HeldOutProbe(train, encoder, num_workers=workers)
+    curves = CurvesInTraining(run.path)
 
     def after_epoch(epoch: int) -> dict[str, float]:
         scores: dict[str, float] = {}
@@ -180,7 +181,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
             return scores
         scores |= probe()
         if main:
-            draw_curves(run.path)
+            curves()
         return scores
 
     loop = Loop(

@@ -26,14 +26,14 @@ class HeldOutProbe:
         self.encoder, self.num_workers = encoder, num_workers
 
     def __call__(self) -> dict[str, float]:
-        """{"probe_knn20": fraction}, or nothing if no image can be held out."""
+        """{"offline_knn20": fraction}, or nothing if no image can be held out."""
         if not len(self.held) or not len(self.bank):
             return {}
         bank, held = (
             extract_features(self.encoder, eval_loader(part, self.encoder, num_workers=self.num_workers))
             for part in (self.bank, self.held)
         )
-        return {"probe_knn20": knn_accuracy(*bank, *held, k=20)}
+        return {"offline_knn20": knn_accuracy(*bank, *held, k=20)}
 
 
 class Pixels(nn.Module):

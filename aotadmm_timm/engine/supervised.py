@@ -24,7 +24,7 @@ from aotadmm_timm.evaluation import extract_features
 
 from .backbone import state_size, synchronise_batch_norm
 from .config import UserError, as_dict, option
-from .curves import draw_curves
+from .curves import CurvesInTraining, draw_curves
 from .environment import amp_dtype, command_line, describe
 from .loop import Loop, fit
 from .optimizer import make_optimizer, make_schedule
@@ -181,10 +181,12 @@ def train_supervised(
             terms["train_accuracy"] = (output.detach().argmax(1) == labels).float().mean()
         return terms
 
+    curves = CurvesInTraining(run.path)
+
     def after_epoch(epoch: int) -> dict[str, float]:
         share, _ = accuracy(result, test, num_workers=workers)
         if main:
-            draw_curves(run.path)
+            curves()
         return {"test_accuracy": share}
 
     loop = Loop(

@@ -16,7 +16,7 @@ def tied_attention(w: Tensor, scale: float) -> Tensor:
     What it saves, against the same products under autograd, at 5 to 17 tokens half of the time:
     w w^T is symmetric, so its softmax over columns is the transpose of the one over rows, and over columns it is
     several times faster at these lengths, where a row is shorter than a vector register; the gradients of the two
-    factors of w w^T are one product with dS + dS^T instead of two; weights are kept once, in the precision of w.
+    factors of w w^T are one product with dS + dS^T instead of two. Only w is kept, the N x N weights are computed again.
     """
     return _TiedAttention.apply(w, scale)
 
@@ -26,20 +26,24 @@ class _TiedAttention(torch.autograd.Function):
     def forward(ctx: Any, w: Tensor, scale: float) -> Tensor:
         shape = w.shape
         w = w.reshape(-1, *shape[-2:])
-        logits = at_least_float32(torch.bmm(w, w.mT)).mul_(scale)
-        transposed = logits.softmax(1).to(w.dtype)  # (B K, N, N), columns sum to one
-        ctx.save_for_backward(w, transposed)
+        ctx.save_for_backward(w)
         ctx.scale = scale
-        return torch.bmm(transposed.mT, w).view(shape)
+        return torch.bmm(_transposed_weights(w, scale).to(w.dtype).mT, w).view(shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        w, transposed = ctx.saved_tensors
+        (w,) = ctx.saved_tensors
         shape = grad.shape
         grad = grad.reshape(w.shape)
         grad_weights = at_least_float32(torch.bmm(w, grad.mT))
-        weights = transposed.to(grad_weights.dtype)
-        grad_logits = weights * (grad_weights - (weights * grad_weights).sum(1, keepdim=True))
+        weights = _transposed_weights(w, ctx.scale)
+        transposed = weights.to(w.dtype)
+        grad_logits = weights.mul_(grad_weights.sub_((weights * grad_weights).sum(1, keepdim=True)))
         symmetric = (grad_logits + grad_logits.mT).mul_(ctx.scale).to(w.dtype)
         return torch.baddbmm(torch.bmm(transposed, grad), symmetric, w).view(shape), None
+
+
+def _transposed_weights(w: Tensor, scale: float) -> Tensor:
+    """softmax over columns of scale * w w^T, (B K, N, p) -> (B K, N, N): its columns sum to one."""
+    return at_least_float32(torch.bmm(w, w.mT)).mul_(scale).softmax(1)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from memory import high_water_mib
 from torch import Tensor
 
 from aotadmm_timm.losses import SIGReg, sigreg
@@ -75,12 +76,6 @@ def seconds(variants: dict[str, Variant], case: int, device: str, rounds: int) -
             if turn:  # the first is a warm-up
                 best[name] = min(best[name], clock() - began)
     return best
-
-
-def high_water_mib() -> float:
-    """Peak resident memory of this process so far (Linux)."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 2**10
 
 
 def peak_mib(name: str, case: int, device: str, threads: int) -> float:

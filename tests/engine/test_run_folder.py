@@ -8,7 +8,7 @@ import timm
 import torch
 
 from aotadmm_timm.engine.config import UserError
-from aotadmm_timm.engine.curves import draw_curves
+from aotadmm_timm.engine.curves import CurvesInTraining, draw_curves
 from aotadmm_timm.engine.run_folder import RunFolder, images_per_second, read_log, write_text
 
 
@@ -56,7 +56,7 @@ def test_rewind_without_a_log(tmp_path: Path) -> None:
 
 def test_speed_is_the_median(tmp_path: Path) -> None:
     write_text(
-        tmp_path / "log.jsonl", "".join(json.dumps(r) + "\n" for r in rows(5)) + '{"step": 5, "probe_knn20": 1}\n'
+        tmp_path / "log.jsonl", "".join(json.dumps(r) + "\n" for r in rows(5)) + '{"step": 5, "offline_knn20": 1}\n'
     )
     assert images_per_second(tmp_path / "log.jsonl") == 30.0
     assert images_per_second(tmp_path / "none.jsonl") is None
@@ -74,7 +74,7 @@ def test_encoder_loads_with_timm_alone(tmp_path: Path) -> None:
 
 
 def test_curves_show_every_term(tmp_path: Path) -> None:
-    lines = [*rows(4), {"step": 4, "epoch": 4, "probe_knn20": 0.5}]
+    lines = [*rows(4), {"step": 4, "epoch": 4, "offline_knn20": 0.5}]
     write_text(tmp_path / "log.jsonl", "".join(json.dumps(r) + "\n" for r in lines))
     path = draw_curves(tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -83,3 +83,18 @@ def test_curves_show_every_term(tmp_path: Path) -> None:
 
 def test_curves_of_an_empty_log(tmp_path: Path) -> None:
     assert draw_curves(tmp_path).is_file()
+
+
+def test_curves_are_drawn_at_most_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "epoch": 1, "lr": 0.1, "loss": 1.0}\n')
+    curves, png = CurvesInTraining(tmp_path), tmp_path / "curves.png"
+    curves()
+    assert not png.exists()
+    now += 60
+    curves()
+    png.unlink()  # FileNotFoundError if it was not drawn
+    now += 59
+    curves()
+    assert not png.exists()

@@ -45,7 +45,7 @@ def make_run(folder: Path, linear: float, **config: Any) -> Path:
     (folder / "metrics.json").write_text(json.dumps(metrics))
     rows: list[dict[str, float]] = [{"step": s, "epoch": 1 + s // 3, "loss": 1 / s, "lr": 0.1} for s in range(1, 6)]
     (folder / "log.jsonl").write_text(
-        "".join(json.dumps(r) + "\n" for r in [*rows, {"step": 5, "epoch": 2, "probe_knn20": 0.5}])
+        "".join(json.dumps(r) + "\n" for r in [*rows, {"step": 5, "epoch": 2, "offline_knn20": 0.5}])
     )
     return folder
 
@@ -93,7 +93,7 @@ def test_records_give_the_same_table_and_name_no_place(
         "epoch": 2,
         "loss": pytest.approx((1 / 3 + 1 / 4 + 1 / 5) / 3, rel=1e-4),
         "lr": 0.1,
-        "probe_knn20": 0.5,
+        "offline_knn20": 0.5,
     }
     capsys.readouterr()
     call(*files, "--output", tmp_path / "x")

@@ -60,7 +60,7 @@ def test_pretrains_and_leaves_a_run_folder(tmp_path: Path) -> None:
     rows = read_log(out / "log.jsonl")
     assert [r["step"] for r in rows if "loss" in r] == [1, 2, 3, 4]
     assert {"loss", "inv", "sigreg", "lr", "images_per_s", "epoch"} <= rows[0].keys()
-    assert any("probe_knn20" in r for r in rows)
+    assert any("offline_knn20" in r for r in rows)
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["evaluated_on"] == "test"
     assert metrics["pretrained"]["test_images"] == 359
