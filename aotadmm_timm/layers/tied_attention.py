@@ -16,7 +16,7 @@ def tied_attention(w: Tensor, scale: float) -> Tensor:
     What it saves, against the same products under autograd, at 5 to 17 tokens half of the time:
     w w^T is symmetric, so its softmax over columns is the transpose of the one over rows, and over columns it is
     several times faster at these lengths, where a row is shorter than a vector register; the gradients of the two
-    factors of w w^T are one product with dS + dS^T instead of two. Only w is kept, the N x N weights are computed again.
+    factors of w w^T are one product with dS + dS^T instead of two. Only w is kept; the weights are computed again.
     """
     return _TiedAttention.apply(w, scale)
 

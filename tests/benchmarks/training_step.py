@@ -5,9 +5,9 @@
 2 views of 32 and 6 of 16 pixels, batch 256, bf16 autocast, projector 384-1024-64. The plain form has the same weights;
 its layers are written from the published formulas with `scaled_dot_product_attention` and separate elementwise
 operations on float32 states. Forms take turns; the best of their rounds counts. GFLOP are counted (2 per multiply-add,
-plain matrix products of forward and backward), and `share` divides the rate by that of a bf16 matrix product of 2048 x 2048
-between the rounds. Memory is the growth of the process's peak in one step, each form in a process of its own, where the
-allocator returns at once what is freed. The last column is the time of SIGReg, forward and backward, in our step.
+the matrix products of forward and backward); `share` is their rate over that of a bf16 matrix product of 2048 x 2048,
+timed between the rounds. Memory is the growth of the process's peak in one step, each form in a process of its own,
+where the allocator returns at once what is freed. The last column is SIGReg's share, forward and backward, of the step.
 """
 
 import argparse
