@@ -33,7 +33,7 @@ def make_optimizer(
             module, cfg.weight_decay, no_weight_decay_list=exempt, layer_decay=layer_decay
         )
     # One kernel for all weights instead of a dozen operations for each: a hundredth of a step of Tiny on CPU.
-    fused = {"fused": True} if cfg.opt in ("adam", "adamw") else {}
+    fused: Any = {"fused": True} if cfg.opt in ("adam", "adamw") else {}
     try:
         return create_optimizer_v2(groups, opt=cfg.opt, lr=cfg.lr, weight_decay=cfg.weight_decay, **fused)
     except (ValueError, KeyError) as err:

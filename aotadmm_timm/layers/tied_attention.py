@@ -39,7 +39,7 @@ class _TiedAttention(torch.autograd.Function):
         grad_weights = at_least_float32(torch.bmm(w, grad.mT))
         weights = _transposed_weights(w, ctx.scale)
         transposed = weights.to(w.dtype)
-        grad_logits = weights.mul_(grad_weights.sub_((weights * grad_weights).sum(1, keepdim=True)))
+        grad_logits = grad_weights.sub_((weights * grad_weights).sum(1, keepdim=True)).mul_(weights)
         symmetric = (grad_logits + grad_logits.mT).mul_(ctx.scale).to(w.dtype)
         return torch.baddbmm(torch.bmm(transposed, grad), symmetric, w).view(shape), None
 
