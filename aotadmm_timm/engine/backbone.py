@@ -119,6 +119,12 @@ def _check_size(model: Any, name: str, size: int) -> None:
         )
 
 
+def compile_model(model: nn.Module, device: torch.device) -> None:
+    """torch.compile, in place."""
+    # On CPU inductor's pattern matcher would put back the fused attention that is slow on short sequences.
+    model.compile(options={"pattern_matcher": False} if device.type == "cpu" else None)
+
+
 def synchronise_batch_norm(model: nn.Module, device: torch.device) -> None:
     """Batch statistics over all ranks in the model's BatchNorm layers, in place; where torch can: on CUDA."""
     if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):

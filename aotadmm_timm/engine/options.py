@@ -41,7 +41,7 @@ class TrainConfig:
     amp: str = option(
         "auto", "mixed precision: auto is bf16 where the hardware has it", choices=("auto", "off", "bf16")
     )
-    compile: bool = option(False, "compile the model with torch.compile")
+    compile: bool = option(False, "compile the model with torch.compile (for GPUs; on CPU it gains nothing)")
     device: str | None = option(None, "cpu, cuda, cuda:1; the GPU if there is one")
     num_workers: int = option(2, "loader processes for images that are not kept in memory")
     output: str | None = option(None, "run folder; below runs/, named after what is trained, if not given")

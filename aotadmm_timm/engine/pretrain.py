@@ -22,7 +22,7 @@ from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.methods.views import Views, feature_width
 
-from .backbone import create_backbone, synchronise_batch_norm
+from .backbone import compile_model, create_backbone, synchronise_batch_norm
 from .config import UserError, as_dict, option
 from .curves import CurvesInTraining, draw_curves
 from .environment import amp_dtype, command_line, describe
@@ -145,7 +145,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
             f"{cfg.epochs} epochs of {steps_per_epoch} steps"
         )
     if cfg.compile:
-        backbone.compile()
+        compile_model(backbone, device)
     module: Any = method
     if world > 1:
         synchronise_batch_norm(backbone, device)

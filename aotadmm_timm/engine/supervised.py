@@ -22,7 +22,7 @@ from aotadmm_timm.data.photometric import Photometric
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.evaluation import extract_features
 
-from .backbone import state_size, synchronise_batch_norm
+from .backbone import compile_model, state_size, synchronise_batch_norm
 from .config import UserError, as_dict, option
 from .curves import CurvesInTraining, draw_curves
 from .environment import amp_dtype, command_line, describe
@@ -167,7 +167,7 @@ def train_supervised(
         synchronise_batch_norm(model, device)
         task.prepare_distributed(broadcast_buffers=False)
     if cfg.compile:
-        model.compile()
+        compile_model(model, device)
 
     def compute(batch: Batch, step: int) -> dict[str, Tensor]:
         images, labels = batch.views[0][0], batch.labels.to(device)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import aotadmm_timm  # noqa: F401
+from aotadmm_timm.engine.backbone import compile_model
 from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.losses import SIGReg
 from aotadmm_timm.methods.lejepa import LeJEPA
@@ -81,7 +82,7 @@ class Step:
         backbone = timm.create_model(model, num_classes=0, dynamic_img_size=True, **kwargs)
         self.method = LeJEPA(backbone, projector_dims=(1024, 64)).to(device)
         if form == "compiled":
-            backbone.compile()
+            compile_model(backbone, torch.device(device))
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=5e-4, fused=True)
         generator = torch.Generator().manual_seed(1)
         crops = [torch.randn(n, batch_size, 3, s, s, generator=generator).to(device) for n, s in ((2, 32), (6, 16))]
