@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from processes import run_processes
 from torch import Tensor, nn
 
+from aotadmm_timm import distributed
 from aotadmm_timm.engine import checkpoint
 from aotadmm_timm.engine.loop import Diverged, Loop, Stopped, fit
 from aotadmm_timm.engine.optimizer import make_optimizer, make_schedule
@@ -227,6 +229,31 @@ def test_infinite_weights_never_become_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(Diverged, match="step 10: weights are not finite"):
         fit(loop)
     saved = checkpoint.find("auto", tmp_path)
+    assert saved is not None
+    assert saved["step"] == 5
+
+
+def spoiled_on_the_last_rank(folder: Path) -> str:
+    loop, model = make(folder / str(distributed.rank()))
+
+    def spoil(done: int) -> None:
+        if done == 10 and distributed.rank() == distributed.world_size() - 1:
+            with torch.no_grad():
+                model[4].bias.fill_(math.inf)
+
+    loop.after_step = spoil
+    try:
+        fit(loop)
+    except Diverged as err:
+        return str(err)
+    return "went on"
+
+
+def test_infinite_weights_of_one_rank_end_all_of_them(tmp_path: Path) -> None:
+    """None waits for the other; the first rank, whose weights are good, keeps the checkpoint before."""
+    ends = run_processes(spoiled_on_the_last_rank, 2, tmp_path, folder=tmp_path)
+    assert ends == ["step 10: weights are not finite; the last good checkpoint is kept"] * 2
+    saved = checkpoint.find("auto", tmp_path / "0")
     assert saved is not None
     assert saved["step"] == 5
 
