@@ -34,7 +34,8 @@ class Config(PretrainConfig):
     )
     num_slices: int = option(256, "random directions of SIGReg per step")
     regularizer: str | None = option(
-        None, "in place of SIGReg: coding-rate (implies --normalize), or MODULE:FUNCTION, f(z, step), z (V, B, D)"
+        None,
+        "in place of SIGReg: coding-rate (implies --normalize), sacreg, or MODULE:FUNCTION, f(z, step), z (V, B, D)",
     )
     normalize: bool = option(False, "centre embeddings and fix their energy, the conditions of AoT-ADMM's Theorem 1")
     backbone_sacreg: float = option(0.0, "weight of SACReg on the backbone's view centres (lambda-JEPA, section 3.3)")

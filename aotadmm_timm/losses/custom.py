@@ -1,4 +1,4 @@
-"""A user's own regularizer by name."""
+"""Regularizers in SIGReg's place, by name: two of the papers', or a user's own."""
 
 import difflib
 import importlib
@@ -8,9 +8,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from aotadmm_timm.distributed import all_gather
+from aotadmm_timm.precision import at_least_float32
+from aotadmm_timm.theory.expansion import covariance_constant
 from aotadmm_timm.theory.objective import coding_rate_regularizer
+
+from .spectral import sacreg
 
 Regularizer = Callable[[Tensor, int], Tensor]
 
@@ -20,17 +26,38 @@ def coding_rate(z: Tensor, step: int) -> Tensor:
     return coding_rate_regularizer(z)
 
 
+def spectral(z: Tensor, step: int) -> Tensor:
+    """`sacreg` of each set of embeddings, N * 8 C_w / (D (D + 2)) times, the mean over the sets.
+
+    The factor makes its value, to leading order around N(0, I) in directions that keep the trace, that of the
+    covariance part of `sigreg` on the same N rows, as Eq. (A.23) does for the coding rate: a SIGReg weight keeps its
+    strength.
+
+    Args:
+        z: (V, N, D) or (N, D); not normalised, SACReg holds mean and scale itself. Keep N at 4 D or more.
+    """
+    sets = at_least_float32(z).reshape(-1, *z.shape[-2:])
+    gathered = [all_gather(rows) for rows in sets]
+    count, d = gathered[0].shape
+    factor = count * 8 * covariance_constant() / (d * (d + 2))
+    return factor * torch.stack([sacreg(rows) for rows in gathered]).mean()
+
+
+_NAMED: dict[str, Regularizer] = {"coding-rate": coding_rate, "sacreg": spectral}
+
+
 def load_regularizer(spec: str) -> Regularizer:
     """What "MODULE:FUNCTION" names: called as f(z, step) with z (V, N, D) or (N, D), it returns a scalar.
 
-    "coding-rate" names the coding rate of AoT-ADMM's Theorem 1, weighted by Eq. (A.23) to be worth as much as SIGReg.
+    "coding-rate" names the coding rate of AoT-ADMM's Theorem 1, "sacreg" the statistic of lambda-JEPA; both are
+    weighted as in Eq. (A.23), to be worth as much as SIGReg.
     A class is instantiated without arguments: an nn.Module with state works too. MODULE may lie in the working folder.
     The function sees the rows of its process only; `aotadmm_timm.distributed` has what it takes to look further.
 
     Raises: ValueError that says which part is missing.
     """
-    if spec == "coding-rate":
-        return coding_rate
+    if spec in _NAMED:
+        return _NAMED[spec]
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
         raise ValueError(f"a regularizer is named MODULE:FUNCTION, got {spec!r}")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from aotadmm_timm.losses.custom import load_regularizer
+from aotadmm_timm.theory.expansion import covariance_part
 
 SOURCE = """
 from torch import nn
@@ -29,6 +30,24 @@ def test_function_and_class_of_the_working_folder(tmp_path: Path, monkeypatch: p
     assert float(load_regularizer("my_terms:Stateful")(z, 0)) == pytest.approx(2.5)
     with pytest.raises(ValueError, match=r"no function 'spred', did you mean 'spread'\?"):
         load_regularizer("my_terms:spred")
+
+
+def test_sacreg_is_worth_as_much_as_the_covariance_part_of_sigreg() -> None:
+    """To leading order around the identity, at equal trace; per set, then the mean."""
+    torch.manual_seed(0)
+    n, d = 64, 6
+    basis = torch.linalg.qr(torch.randn(n, d + 1, dtype=torch.float64) + 1)[0]
+    white = basis - basis.mean(0)
+    white = white[:, :d] @ torch.linalg.inv(torch.linalg.cholesky(white[:, :d].T @ white[:, :d] / n)).T
+    a = torch.randn(d, d, dtype=torch.float64)
+    a = a + a.T - 2 * a.trace() / d * torch.eye(d, dtype=torch.float64)
+    sigma = torch.eye(d, dtype=torch.float64) + 1e-2 * a
+    z = white @ torch.linalg.cholesky(sigma).T
+    want = n * covariance_part(sigma)
+    regularizer = load_regularizer("sacreg")
+    floor = regularizer(white, 0)  # SACReg's eps moves the minimum a little
+    assert float(regularizer(z, 0) - floor) == pytest.approx(float(want), rel=0.05)
+    assert float(regularizer(torch.stack([z, white]), 0) - floor) == pytest.approx(float(want) / 2, rel=0.05)
 
 
 @pytest.mark.parametrize(
