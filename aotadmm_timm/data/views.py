@@ -130,7 +130,7 @@ class MultiCrop:
 # Colours mean nothing to handwritten digits, and their mirror images are other signs.
 DIGITS = MultiCrop(
     num_global=2,
-    num_local=2,
+    num_local=0,
     global_size=32,
     local_size=16,
     global_scale=(0.6, 1.0),

@@ -69,7 +69,11 @@ def multi_crop(cfg: PretrainConfig) -> MultiCrop:
     kind = ("digits" if cfg.dataset == "digits" else "natural") if cfg.views == "auto" else cfg.views
     keys = ("num_global", "num_local", "global_size", "local_size", "global_scale", "local_scale")
     given = {k: getattr(cfg, k) for k in keys if getattr(cfg, k) is not None}
-    return (DIGITS if kind == "digits" else MultiCrop()).replace(seed=cfg.seed, **given)
+    crop = (DIGITS if kind == "digits" else MultiCrop()).replace(seed=cfg.seed, **given)
+    if unused := [key for key in ("local_size", "local_scale") if key in given and not crop.num_local]:
+        flag = f"--{unused[0].replace('_', '-')}"
+        raise UserError(f"{flag} {given[unused[0]]}: there are no local views, see --num-local")
+    return crop
 
 
 def load_split(cfg: TrainConfig, split: str, classes: tuple[str, ...] | None = None) -> LabelledImages:
