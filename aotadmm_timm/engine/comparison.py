@@ -22,6 +22,7 @@ _COLUMNS = (
     ("linear %", ("pretrained", "linear"), 100, 2),
     ("10 labels/class %", ("pretrained", "few_label_mean"), 100, 2),
     ("RankMe", ("pretrained", "rankme"), 1, 1),
+    ("cosine", ("pretrained", "cosine"), 1, 3),
     ("images/s", ("images_per_second",), 1, 0),
     ("minutes", ("seconds",), 1 / 60, 1),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -25,3 +27,16 @@ def rankme(z: Tensor) -> float:
     s = singular_values(z)
     p = s / s.sum().clamp_min(torch.finfo(s.dtype).tiny) + 1e-7
     return (-(p * p.log()).sum()).exp().item()
+
+
+def different_image_cosine(z: Tensor) -> float:
+    """Mean cosine over all pairs of different rows of z (N, d), exact: near 1 where the images look all alike.
+
+    Non-negative features have a high one by construction. One row has no pair: nan. Raises ValueError unless z is
+    (N, d) and finite.
+    """
+    check_features(z, None, "the")
+    unit = torch.nn.functional.normalize(z.double(), dim=-1)
+    n = len(unit)
+    pairs = unit.sum(0).square().sum() - unit.square().sum()
+    return (pairs / (n * (n - 1))).item() if n > 1 else math.nan

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aotadmm_timm.evaluation.knn import nearest_neighbors, vote_accuracy
 from aotadmm_timm.evaluation.linear_probe import few_label_probe, linear_probe
-from aotadmm_timm.evaluation.spectrum import rankme
+from aotadmm_timm.evaluation.spectrum import different_image_cosine, rankme
 
 _COLUMNS = (
     ("kNN k=20", "knn20"),
@@ -21,7 +21,10 @@ _COLUMNS = (
 
 
 def frozen_scores(train_z: Tensor, train_y: Tensor, test_z: Tensor, test_y: Tensor) -> dict[str, float]:
-    """Scores of frozen features (N, d) with labels (N,); accuracies are fractions. RankMe is of the test features."""
+    """Scores of frozen features (N, d) with labels (N,); accuracies are fractions.
+
+    RankMe and the mean cosine of different images are of the test features.
+    """
     mean, std = few_label_probe(train_z, train_y, test_z, test_y)
     similarity, index = nearest_neighbors(train_z, test_z, k=200)
     neighbor_y = train_y[index]
@@ -32,6 +35,7 @@ def frozen_scores(train_z: Tensor, train_y: Tensor, test_z: Tensor, test_y: Tens
         "few_label_mean": mean,
         "few_label_std": std,
         "rankme": rankme(test_z),
+        "cosine": different_image_cosine(test_z),
         "train_images": len(train_z),
         "test_images": len(test_z),
         "width": train_z.shape[1],

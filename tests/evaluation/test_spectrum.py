@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from aotadmm_timm.evaluation import rankme
+from aotadmm_timm.evaluation.spectrum import different_image_cosine
 
 
 def test_rankme_is_the_literal_formula_on_uncentred_features() -> None:
@@ -33,3 +34,11 @@ def test_collapse_and_bad_shapes() -> None:
     assert rankme(torch.ones(5, 3)) == pytest.approx(1.0, abs=1e-4)
     with pytest.raises(ValueError, match=r"\(2, 3, 4\)"):
         rankme(torch.zeros(2, 3, 4))
+
+
+def test_cosine_of_different_images_is_the_mean_over_pairs() -> None:
+    z = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)) + 1
+    pairs = [float(torch.cosine_similarity(z[i], z[j], dim=0)) for i in range(7) for j in range(7) if i != j]
+    assert different_image_cosine(z) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
+    assert different_image_cosine(torch.ones(3, 2)) == pytest.approx(1.0)
+    assert math.isnan(different_image_cosine(z[:1]))
