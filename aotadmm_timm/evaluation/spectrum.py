@@ -11,9 +11,15 @@ from aotadmm_timm.evaluation.checks import check_features
 
 
 def singular_values(z: Tensor) -> Tensor:
-    """Singular values of the uncentred features z (N, d), largest first, float64 (min(N, d),)."""
+    """Singular values of the uncentred features z (N, d), largest first, float64 (min(N, d),).
+
+    From the eigenvalues of the smaller Gram matrix, several times faster than a singular value decomposition; below
+    about 1e-8 of the largest they are rounding.
+    """
     check_features(z, None, "the")
-    return torch.linalg.svdvals(z.double())
+    z = z.double()
+    gram = z.mT @ z if z.shape[0] >= z.shape[1] else z @ z.mT
+    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(0)
 
 
 def rankme(z: Tensor) -> float:
