@@ -13,8 +13,8 @@ from aotadmm_timm.evaluation.checks import check_features
 def singular_values(z: Tensor) -> Tensor:
     """Singular values of the uncentred features z (N, d), largest first, float64 (min(N, d),).
 
-    From the eigenvalues of the smaller Gram matrix, several times faster than a singular value decomposition; below
-    about 1e-8 of the largest they are rounding.
+    From the eigenvalues of the smaller Gram matrix, which is faster than their decomposition; below about 1e-8 of the
+    largest they are rounding.
     """
     check_features(z, None, "the")
     z = z.double()
