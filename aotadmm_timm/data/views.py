@@ -14,7 +14,9 @@ from .photometric import Photometric
 
 # Streams of random numbers that must not share values.
 _CROP, _COLOUR, _ORDER, _TURN = range(4)
-_TILE = 1 << 18  # pixels that are coloured at once: their planes stay in the cache
+# Pixels that are coloured at once: on a CPU their planes stay in the cache, elsewhere fewer launches count.
+_TILE = {"cpu": 1 << 18}
+_TILE_ELSEWHERE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class MultiCrop:
             result = torch.empty(group.shape, device=group.device)
             for crop, normalised in zip(group, result, strict=True):
                 size = (crop.shape[2], crop.shape[3])
-                tile = max(1, _TILE // (size[0] * size[1]))
+                tile = max(1, _TILE.get(crop.device.type, _TILE_ELSEWHERE) // (size[0] * size[1]))
                 for start in range(0, len(crop), tile):
                     part = slice(start, start + tile)
                     planes = crop[part].transpose(0, 1).contiguous()

@@ -72,7 +72,7 @@ def multi_crop(cfg: PretrainConfig) -> MultiCrop:
     crop = (DIGITS if kind == "digits" else MultiCrop()).replace(seed=cfg.seed, **given)
     if unused := [key for key in ("local_size", "local_scale") if key in given and not crop.num_local]:
         flag = f"--{unused[0].replace('_', '-')}"
-        raise UserError(f"{flag} {given[unused[0]]}: there are no local views, see --num-local")
+        raise UserError(f"{flag} {given[unused[0]]}: there are no local views (--num-local); give none for it")
     return crop
 
 

@@ -15,7 +15,7 @@ from aotadmm_timm.layers.transforms import is_transformed
 def subspace_attention(w: Tensor, scale: float, dropout: float = 0.0, fused: bool = True) -> Tensor:
     """softmax(scale * w w^T) w for every head: queries, keys and values are the same projection.
 
-    One function, three kernels, the fastest of each case (tests/benchmarks/attention.py):
+    One function, three kernels, the fastest of each case (see tests/benchmarks/attention.py):
     - short sequences on CPU, the 5 to 17 tokens of CIFAR views: `tied_attention`;
     - longer ones on CPU in half precision: the products written out, where `scaled_dot_product_attention` is slow;
     - else, and from 1024 tokens on, where N x N weights cost too much memory: `scaled_dot_product_attention`.

@@ -5,7 +5,7 @@
 2 views of 32 and 6 of 16 pixels, batch 256, bf16 autocast, projector 384-1024-64. The plain form has the same weights;
 its layers are written from the published formulas with `scaled_dot_product_attention` and separate elementwise
 operations on float32 states. Forms take turns; the best of their rounds counts. GFLOP are counted (2 per multiply-add,
-the matrix products of forward and backward); `share` is their rate over that of a bf16 matrix product of 2048 x 2048,
+the matrix products of forward and backward); `share` is their rate over that of a large bf16 matrix product,
 timed between the rounds. Memory is the growth of the process's peak in one step, each form in a process of its own,
 where the allocator returns at once what is freed. The last column is SIGReg's share, forward and backward, of the step.
 """
@@ -70,7 +70,10 @@ PLAIN: dict[str, Any] = {"aot_admm": PlainAoTADMM, "crate": PlainCRATE, "aot": P
 
 
 def plain_block(model: str) -> Any:
-    return next(block for family, block in PLAIN.items() if model.startswith(family))
+    family = next((name for name in sorted(PLAIN, key=len, reverse=True) if model.startswith(name + "_")), None)
+    if family is None:
+        raise SystemExit(f"error: no plain form of {model}; there is one of {', '.join(PLAIN)}")
+    return PLAIN[family]
 
 
 class Step:
@@ -90,7 +93,7 @@ class Step:
 
     def __call__(self) -> float:
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self.device, torch.bfloat16):
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16):
             loss: Tensor = self.method(self.views, 0)["loss"]
         loss.backward()
         self.optimizer.step()
@@ -100,8 +103,8 @@ class Step:
 def seconds(call: Callable[[], Any], device: str) -> float:
     began = time.perf_counter()
     call()
-    if device == "cuda":
-        torch.cuda.synchronize()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
     return time.perf_counter() - began
 
 
@@ -118,12 +121,12 @@ def gflop_per_image(model: str) -> float:
 def peak_mib(model: str, form: str, device: str, batch_size: int, threads: int) -> float:
     torch.set_num_threads(threads)
     step = Step(model, form, device, batch_size)
-    if device == "cuda":
+    if device.startswith("cuda"):
         step()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
         step()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
+        return (torch.cuda.max_memory_allocated(device) - before) / 2**20
     Step(model, form, device, 4)()  # libraries allocate what they need
     before = high_water_mib()
     step()
@@ -142,7 +145,8 @@ class SIGRegAlone:
 class MatrixProduct(nn.Module):
     def __init__(self, device: str) -> None:
         super().__init__()
-        self.a = torch.randn(2048, 2048, device=device).bfloat16()
+        self.side = 2048 if device == "cpu" else 8192  # a GPU is done with the smaller before the next launch
+        self.a = torch.randn(self.side, self.side, device=device).bfloat16()
 
     def forward(self) -> Tensor:
         return self.a @ self.a
@@ -153,11 +157,13 @@ def measure(model: str, forms: list[str], args: argparse.Namespace) -> dict[str,
     losses = {form: calls[form]() for form in forms}  # a warm-up, and the same function in every form
     for form, loss in losses.items():
         assert abs(loss - losses["plain"]) < 0.01 * losses["plain"], (form, losses)
-    calls |= {"sigreg": SIGRegAlone(args.device, args.batch_size), "product": MatrixProduct(args.device)}
+    product = MatrixProduct(args.device)
+    calls |= {"sigreg": SIGRegAlone(args.device, args.batch_size), "product": product}
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(args.rounds):
         for name, call in calls.items():
             best[name] = min(best[name], *(seconds(call, args.device) for _ in range(2)))
+    best["product rate"] = 2 * product.side**3 / best["product"] / 1e9
     return best
 
 
@@ -182,14 +188,15 @@ def main() -> None:
     )
     for model in args.models:
         gflop, best = gflop_per_image(model), measure(model, forms, args)
-        rate = 2 * 2048**3 / best["product"] / 1e9
+        rate = best["product rate"]
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             memory = {f: pool.apply(peak_mib, (model, f, args.device, args.batch_size, args.threads)) for f in forms}
         for form in forms:
             speed = args.batch_size / best[form]
             print(
                 f"{model:16}{gflop:12.2f}{rate:16.0f}{form:>10}{speed:10.1f}{best['plain'] / best[form]:7.2f}"
-                f"{speed * gflop / rate:7.0%}{memory[form]:7.0f}{best['sigreg'] / best[form]:8.1%}"
+                f"{speed * gflop / rate:7.0%}{memory[form]:7.0f}{best['sigreg'] / best[form]:8.1%}",
+                flush=True,
             )
 
 
