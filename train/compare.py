@@ -4,8 +4,8 @@
     python train/compare.py RUN RUN --keep train/results                  small records for the repository
     python train/compare.py --results train/RESULTS.md                    the tables of that file anew, from the records
 
-A table in RESULTS.md stands between `<!-- table: GLOB -->` and `<!-- end -->`, GLOB naming records beside it in
-results/. Spread is the sample standard deviation over runs.
+A table in RESULTS.md stands between `<!-- table: GLOB,GLOB -->` and `<!-- end -->`; each GLOB names records beside it
+in results/. Spread is the sample standard deviation over runs.
 """
 
 import re
@@ -32,7 +32,7 @@ def regenerate(text: str, records: Path) -> str:
     """The text of a results file with every table made anew from the records in a folder."""
 
     def fill(match: re.Match[str]) -> str:
-        paths = sorted(records.glob(match[2] + ".jsonl"))
+        paths = [path for glob in match[2].split(",") for path in sorted(records.glob(glob + ".jsonl"))]
         if not paths:
             raise UserError(f"table {match[2]}: no such record in {records}")
         found = [read_record(path) for path in paths]

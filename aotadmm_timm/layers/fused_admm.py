@@ -1,5 +1,6 @@
 """The ADMM step of a layer in few passes over memory, for CPUs."""
 
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class _FusedADMMStep(torch.autograd.Function):
         work = torch.float64 if z.dtype == torch.float64 else torch.float32
         a, b, c = coefficients.tolist()
         tau = threshold.item()
-        ctx.threshold, ctx.gain_dtype, ctx.eps = threshold, gain.dtype, eps
+        ctx.threshold, ctx.gain_dtype, ctx.eps, ctx.shape = threshold, gain.dtype, eps, shape
         gain = gain.to(work)
         # Z+, V+, W+ and Z+ before its gain; what scales the two rescaled ones, per token
         outputs = [torch.empty_like(inputs[0]) for _ in range(4)]
@@ -74,31 +75,39 @@ class _FusedADMMStep(torch.autograd.Function):
             si.copy_(_inverse_rms(u, eps))
             wo.copy_(u.mul_(si))
         z, v, w, n = outputs
+        ctx.set_materialize_grads(False)  # the last layer's Z+ and W+ are read by nobody
         ctx.save_for_backward(inputs[0], inputs[3], v, w, n, *factors, coefficients, gain)
         return z.view(shape), v.view(shape), w.view(shape)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_z: Tensor, grad_v: Tensor, grad_w: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_z: Tensor | None, grad_v: Tensor | None, grad_w: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         *saved, coefficients, gain = ctx.saved_tensors
         work, d = gain.dtype, gain.numel()
         a, b, c = coefficients.tolist()
-        grads = [t.reshape(-1, d) for t in (grad_z, grad_v, grad_w)]
+        grads = [None if t is None else t.reshape(-1, d) for t in (grad_z, grad_v, grad_w)]
         results = [torch.empty_like(saved[0]) for _ in range(3)] + [torch.empty_like(saved[1])]
         along_z = along_m = along_y = 0.0  # sums of dy times z, MSSA(Z) and y
         grad_gain, grad_tau = torch.zeros_like(gain), 0.0
         for zi, mi, vo, wo, no, ri, si, gz, gv, gw, rz, rv, rw, rm in _blocks(*saved, *grads, *results):
             # W+ = s x with x = min(u, tau):  dx = s (g - W+ mean(W+ g))
-            n, g = wo.to(work), gw.to(work)
-            buffer = torch.mul(n, g)
-            gu = torch.addcmul(g, n, buffer.sum(-1, keepdim=True).div_(-d)).mul_(si)
+            n = wo.to(work)
+            if gw is None:
+                gu, buffer = torch.zeros_like(n), torch.empty_like(n)
+            else:
+                g = gw.to(work)
+                buffer = torch.mul(n, g)
+                gu = torch.addcmul(g, n, buffer.sum(-1, keepdim=True).div_(-d)).mul_(si)
             # Above the threshold x is constant and V+ = u - tau. sign is 0 or 1 here, and lerp exact at both ends.
-            above, gv = torch.sign(vo.to(work), out=buffer), gv.to(work)
+            above = torch.sign(vo.to(work), out=buffer)
+            gv = torch.zeros_like(n) if gv is None else gv.to(work)
             if ctx.needs_input_grad[5]:
                 grad_tau += torch.sum(above * (gu - gv)).item()
             gu.lerp_(gv, above)
             # Z+ = n gain with n = r y:  dy = r (g gain - n mean(n g gain))
-            g = torch.add(gu, gz.to(work), out=buffer)
+            g = buffer.copy_(gu) if gz is None else torch.add(gu, gz.to(work), out=buffer)
             n = no.to(work)
             product = n * g
             grad_gain += product.sum(0)
@@ -113,7 +122,7 @@ class _FusedADMMStep(torch.autograd.Function):
             torch.mul(half, c, out=rv)
             rm.copy_(torch.mul(half, b))
             rw.copy_(gu.add_(gy, alpha=-c))
-        shape = grad_z.shape
+        shape = ctx.shape
         rz, rv, rw, rm = (t.view(shape) for t in results)
         # y = a z + b MSSA(Z) + c (V - W): the last sum follows from the others.
         sums = (along_z, along_m, (along_y - a * along_z - b * along_m) / c)
@@ -133,7 +142,8 @@ def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
 
 
-def _blocks(*tensors: Tensor) -> Any:
-    """Tuples of the same rows of every tensor (T, ...)."""
-    rows = max(1, _BLOCK // tensors[0].shape[-1])
-    return zip(*(t.split(rows) for t in tensors), strict=True)
+def _blocks(first: Tensor, *others: Tensor | None) -> Any:
+    """Tuples of the same rows of every tensor (T, ...); None stays None."""
+    rows = max(1, _BLOCK // first.shape[-1])
+    parts = first.split(rows)
+    return zip(parts, *(repeat(None, len(parts)) if t is None else t.split(rows) for t in others), strict=True)

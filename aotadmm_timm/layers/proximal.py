@@ -33,7 +33,8 @@ def ista_step(y: Tensor, dictionary: Tensor, step_size: float, sparsity: float) 
     Differs from the paper's code: D^T y - D^T D y is computed as D^T (y - D y), two products instead of three.
     """
     residual = y - F.linear(y, dictionary)
-    return F.relu(y + step_size * F.linear(residual, dictionary.t()) - step_size * sparsity)
+    ascent = F.linear(residual, dictionary.t())
+    return F.relu(torch.add(y, ascent, alpha=step_size) - step_size * sparsity)
 
 
 def overcomplete_ista(y: Tensor, dictionary: Tensor, decoder: Tensor, step_size: float, sparsity: float) -> Tensor:

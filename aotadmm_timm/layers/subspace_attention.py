@@ -34,10 +34,11 @@ def subspace_attention(w: Tensor, scale: float, dropout: float = 0.0, fused: boo
         return tied_attention(w, scale)
     if fused and not short and not (on_cpu and half and tokens < 1024):
         return F.scaled_dot_product_attention(w, w, w, dropout_p=dropout, scale=scale)
-    attention = (scale * w @ w.transpose(-2, -1)).softmax(dim=-1)
+    flat = w.flatten(0, 1)  # one copy of the strided heads instead of one for each product
+    attention = torch.bmm(scale * flat, flat.transpose(-2, -1)).softmax(dim=-1)
     if dropout > 0.0:
         attention = F.dropout(attention, dropout)
-    return attention @ w
+    return torch.bmm(attention, flat).view(w.shape)
 
 
 class MSSA(nn.Module):

@@ -1,6 +1,8 @@
 """MSSA against loops over heads and tokens, Eq. 12 with explicit bases, and the choice of kernel."""
 
 import math
+import sys
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from aotadmm_timm.layers.subspace_attention import MSSA, subspace_attention
+from aotadmm_timm.layers.tied_attention import tied_attention
 
 
 @torch.no_grad()
@@ -79,12 +82,20 @@ class _Calls(TorchFunctionMode):
         (torch.float32, 17, False, "softmax"),
     ],
 )
-def test_kernel_by_precision_and_length(dtype: torch.dtype, tokens: int, fused: bool, kernel: str) -> None:
+def test_kernel_by_precision_and_length(
+    dtype: torch.dtype, tokens: int, fused: bool, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     w = torch.randn(1, 2, tokens, 16).to(dtype)
+    module = sys.modules["aotadmm_timm.layers.subspace_attention"]
     with _Calls() as calls:
+
+        def noted(*args: Any) -> Tensor:
+            calls.names.append("tied")
+            return tied_attention(*args)
+
+        monkeypatch.setattr(module, "tied_attention", noted)
         out = subspace_attention(w, 0.25, 0.0, fused)
-    used = "tied" if "bmm" in calls.names else "softmax" if "softmax" in calls.names else calls.names[-1]
-    assert used == kernel
+    assert next(name for name in calls.names if name in ("tied", "softmax", "scaled_dot_product_attention")) == kernel
     want = (0.25 * w.double() @ w.double().transpose(-2, -1)).softmax(-1) @ w.double()
     torch.testing.assert_close(out.double(), want, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.05)
 

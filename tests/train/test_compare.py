@@ -114,6 +114,9 @@ def test_tables_of_a_results_file_are_made_anew(tmp_path: Path, runs: list[Path]
     assert text.count("    python train/lejepa.py --dataset hfds/cifar10\n") == 2
     call("--results", path)
     assert path.read_text() == text
+    path.write_text("<!-- table: b0,a? -->\n<!-- end -->\n")
+    call("--results", path)
+    assert [row.count("|") > 0 for row in path.read_text().splitlines()][1:5] == [True] * 4  # two groups, one table
     path.write_text("<!-- table: z -->\n<!-- end -->\n")
     with pytest.raises(SystemExit) as stop:
         call("--results", path)
