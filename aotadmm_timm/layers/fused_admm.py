@@ -111,7 +111,7 @@ class _FusedADMMStep(torch.autograd.Function):
             n = no.to(work)
             product = n * g
             grad_gain += product.sum(0)
-            inner = torch.mv(product, gain).unsqueeze(1)
+            inner = torch.mv(product, gain).unsqueeze(1)  # mv, not @: autocast leaves it alone
             gy = g.mul_(gain).addcmul_(n, inner / -d).mul_(ri)
             flat = gy.flatten()
             along_z += torch.dot(flat, zi.to(work).flatten()).item()

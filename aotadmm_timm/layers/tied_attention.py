@@ -28,7 +28,8 @@ class _TiedAttention(torch.autograd.Function):
         w = w.reshape(-1, *shape[-2:])
         ctx.save_for_backward(w)
         ctx.scale = scale
-        return torch.bmm(_transposed_weights(w, scale).to(w.dtype).mT, w).view(shape)
+        with torch.autocast("cpu", enabled=False):  # the precision is that of w
+            return torch.bmm(_transposed_weights(w, scale).to(w.dtype).mT, w).view(shape)
 
     @staticmethod
     @once_differentiable
@@ -36,12 +37,13 @@ class _TiedAttention(torch.autograd.Function):
         (w,) = ctx.saved_tensors
         shape = grad.shape
         grad = grad.reshape(w.shape)
-        grad_weights = at_least_float32(torch.bmm(w, grad.mT))
-        weights = _transposed_weights(w, ctx.scale)
-        transposed = weights.to(w.dtype)
-        grad_logits = grad_weights.sub_((weights * grad_weights).sum(1, keepdim=True)).mul_(weights)
-        symmetric = (grad_logits + grad_logits.mT).mul_(ctx.scale).to(w.dtype)
-        return torch.baddbmm(torch.bmm(transposed, grad), symmetric, w).view(shape), None
+        with torch.autocast("cpu", enabled=False):
+            grad_weights = at_least_float32(torch.bmm(w, grad.mT))
+            weights = _transposed_weights(w, ctx.scale)
+            transposed = weights.to(w.dtype)
+            grad_logits = grad_weights.sub_((weights * grad_weights).sum(1, keepdim=True)).mul_(weights)
+            symmetric = (grad_logits + grad_logits.mT).mul_(ctx.scale).to(w.dtype)
+            return torch.baddbmm(torch.bmm(transposed, grad), symmetric, w).view(shape), None
 
 
 def _transposed_weights(w: Tensor, scale: float) -> Tensor:

@@ -63,6 +63,16 @@ def test_equals_the_separate_operations(
         assert (t.grad.double() - e.grad).norm() <= 3 * tolerance * scale
 
 
+def test_backward_under_autocast_is_the_same() -> None:
+    grads = []
+    for enabled in (False, True):
+        given = inputs(torch.float32)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            torch.stack(list(fused(*given))).square().sum().backward()
+        grads.append([t.grad for t in given])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True) if a is not None and b is not None)
+
+
 def test_at_the_threshold_the_gradient_goes_to_the_dual() -> None:
     """ReLU's convention at its kink, u = tau exactly."""
     results = []

@@ -32,6 +32,18 @@ def test_value_and_gradient_equal_the_formula(tokens: int, dtype: torch.dtype, t
     assert (rows.grad.double() - exact.grad).norm() <= tolerance * exact.grad.norm()
 
 
+def test_precision_is_that_of_its_input_under_autocast() -> None:
+    grads = []
+    for enabled in (False, True):
+        w = torch.randn(2, 2, 5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = tied_attention(w, 0.5)
+            out.square().sum().backward()  # inside: autograd then runs under autocast, too
+        assert out.dtype == torch.float32
+        grads.append(w.grad)
+    assert torch.equal(*grads)  # type: ignore[arg-type]
+
+
 def test_large_logits_stay_finite() -> None:
     w = torch.tensor([[[[200.0], [-200.0], [0.0]]]], requires_grad=True)
     out = tied_attention(w, 1.0)
