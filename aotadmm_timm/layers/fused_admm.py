@@ -88,7 +88,7 @@ class _FusedADMMStep(torch.autograd.Function):
         work, d = gain.dtype, gain.numel()
         a, b, c = coefficients.tolist()
         grads = [None if t is None else t.reshape(-1, d) for t in (grad_z, grad_v, grad_w)]
-        results = [torch.empty_like(saved[0]) for _ in range(3)] + [torch.empty_like(saved[1])]
+        results = [torch.empty_like(saved[0]) for _ in range(4)]
         along_z = along_m = along_y = 0.0  # sums of dy times z, MSSA(Z) and y
         grad_gain, grad_tau = torch.zeros_like(gain), 0.0
         for zi, mi, vo, wo, no, ri, si, gz, gv, gw, rz, rv, rw, rm in _blocks(*saved, *grads, *results):
@@ -120,7 +120,7 @@ class _FusedADMMStep(torch.autograd.Function):
             half = gy.to(rz.dtype)
             torch.mul(half, a, out=rz)
             torch.mul(half, c, out=rv)
-            rm.copy_(torch.mul(half, b))
+            torch.mul(half, b, out=rm)
             rw.copy_(gu.add_(gy, alpha=-c))
         shape = ctx.shape
         rz, rv, rw, rm = (t.view(shape) for t in results)
