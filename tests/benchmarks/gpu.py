@@ -104,7 +104,7 @@ class Outcome:
     measured: dict[str, Any] = field(default_factory=dict)
 
 
-class Session:
+class Budget:
     """Runs parts against one deadline and keeps what they give."""
 
     def __init__(self, output: Path, minutes: float) -> None:
@@ -164,44 +164,44 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
-def machine(session: Session, size: Size) -> bool:
-    outcome = session.run("machine", ["-c", MACHINE, size.device, str(size.product)], 90)
+def machine(budget: Budget, size: Size) -> bool:
+    outcome = budget.run("machine", ["-c", MACHINE, size.device, str(size.product)], 90)
     if outcome.status == "PASS":
         outcome.measured = json.loads(outcome.output.splitlines()[-1])
-    return session.keep(outcome).status == "PASS"
+    return budget.keep(outcome).status == "PASS"
 
 
-def tests(session: Session, size: Size) -> None:
+def tests(budget: Budget, size: Size) -> None:
     # Other versions of libraries warn of other things; that is for the usual run of the tests to see.
     flags = ["-q", "-W", "default", "-p", "no:cacheprovider", "-k", size.device.partition(":")[0]]
-    outcome = session.run("tests", ["-m", "pytest", "tests/test_device.py", *flags], min(180, 0.3 * session.left()))
+    outcome = budget.run("tests", ["-m", "pytest", "tests/test_device.py", *flags], min(180, 0.3 * budget.left()))
     lines = outcome.output.strip().splitlines()
     outcome.measured = {
         "summary": lines[-1].strip("= ") if lines else "",
         "failures": [line for line in lines if line.startswith(("FAILED", "ERROR"))],
     }
-    session.keep(outcome)
+    budget.keep(outcome)
 
 
-def steps(session: Session, size: Size) -> None:
-    until = session.left() * 0.65
+def steps(budget: Budget, size: Size) -> None:
+    until = budget.left() * 0.65
     for model in size.models:
         command = ["tests/benchmarks/training_step.py", "--models", model, "--device", size.device, *size.step]
-        outcome = session.run(f"step {model}", command, session.left() - until)
+        outcome = budget.run(f"step {model}", command, budget.left() - until)
         lines = outcome.output.splitlines()
         outcome.measured = {"rows": [line for line in lines if line.startswith(model) or "images/s" in line]}
-        session.keep(outcome)
+        budget.keep(outcome)
 
 
-def data(session: Session, archive: Path | None, scratch: Path) -> Path | None:
+def data(budget: Budget, archive: Path | None, scratch: Path) -> Path | None:
     """The folder of shards. Without an archive the digits are packed into one."""
     began = time.monotonic()
     if archive is None:
         archive = scratch / "digits.tar.xz"
         command = ["tests/benchmarks/gpu_data.py", "digits", str(archive), "--num-samples", "320"]
-        outcome = session.run("data", command, 120)
+        outcome = budget.run("data", command, 120)
         if outcome.status != "PASS":
-            session.keep(outcome)
+            budget.keep(outcome)
             return None
     folder = scratch / "data"
     outcome = Outcome("data", "PASS", 0, "", {"mib": round(archive.stat().st_size / 2**20, 1)})
@@ -210,7 +210,7 @@ def data(session: Session, archive: Path | None, scratch: Path) -> Path | None:
     except (OSError, EOFError, ValueError) as err:
         outcome.status, outcome.output = "FAIL", f"{archive}: {err}"
     outcome.seconds = time.monotonic() - began
-    return folder if session.keep(outcome).status == "PASS" else None
+    return folder if budget.keep(outcome).status == "PASS" else None
 
 
 @dataclass
@@ -254,41 +254,41 @@ def recipe(size: Size, folder: Path, out: Path, way: Way) -> list[str]:
     return [*command, "--device", size.device, "--amp", "bf16", "--no-evaluate", *size.recipe, *way.flags]
 
 
-def trials(session: Session, size: Size, folder: Path, scratch: Path) -> Way | None:
+def trials(budget: Budget, size: Size, folder: Path, scratch: Path) -> Way | None:
     """The fastest way to run the recipe."""
     tried = ways(size.device)
     for number, way in enumerate(tried):
         out = scratch / f"trial-{number}"
         command = [*recipe(size, folder, out, way), "--stop-after", "2", "--save-every", "0", *size.trial]
-        limit = min(size.trial_limit, session.left() - MARGIN - 90)
-        outcome = session.run(f"trial {way.name}", command, limit, **way.variables)
+        limit = min(size.trial_limit, budget.left() - MARGIN - 90)
+        outcome = budget.run(f"trial {way.name}", command, limit, **way.variables)
         if outcome.status == "PASS":
             way.images_per_s, way.seconds = steady_rate(read_rows(out / "log.jsonl")), outcome.seconds
             outcome.measured = {"images_per_s": round(way.images_per_s, 1)}
-        session.keep(outcome)
+        budget.keep(outcome)
     best = max(tried, key=lambda way: way.images_per_s)
     return best if best.images_per_s else None
 
 
-def pretraining(session: Session, size: Size, folder: Path, scratch: Path, way: Way) -> None:
+def pretraining(budget: Budget, size: Size, folder: Path, scratch: Path, way: Way) -> None:
     with tarfile.open(folder / "train.tar") as shard:
         images = sum(name.endswith(".cls") for name in shard.getnames())
     # The start took most of a trial; more images are decoded now, and a probe ends the run.
     start = way.seconds + images / 1500
     epoch = images / way.images_per_s
-    epochs = int((session.left() - MARGIN - start) * 0.95 / epoch)
+    epochs = int((budget.left() - MARGIN - start) * 0.95 / epoch)
     epochs = min(size.most_epochs, max(1, epochs))
     out = scratch / "pretraining"
     command = [*recipe(size, folder, out, way), "--epochs", str(epochs), "--probe-every", str(epochs)]
     command += ["--save-every", "10"]
     try:
-        outcome = session.run("pretraining", command, session.left() - MARGIN, **way.variables)
+        outcome = budget.run("pretraining", command, budget.left() - MARGIN, **way.variables)
     finally:
         for name, kept in (("log.jsonl", "pretraining.jsonl"), ("curves.png", "curves.png")):
             if (out / name).is_file():
-                shutil.copy(out / name, session.output / kept)
+                shutil.copy(out / name, budget.output / kept)
         if (out / "encoder").is_dir():
-            shutil.copytree(out / "encoder", session.output / "encoder", dirs_exist_ok=True)
+            shutil.copytree(out / "encoder", budget.output / "encoder", dirs_exist_ok=True)
     rows = read_rows(out / "log.jsonl")
     losses, rate = [row["loss"] for row in rows if "loss" in row], steady_rate(rows)
     outcome.measured = {"way": way.name, "images": images, "epochs_asked": epochs}
@@ -304,7 +304,7 @@ def pretraining(session: Session, size: Size, folder: Path, scratch: Path, way: 
     for key in ("offline_knn20", "online_probe"):
         if found := [row[key] for row in rows if key in row]:
             outcome.measured[key] = round(found[-1], 4)
-    session.keep(outcome)
+    budget.keep(outcome)
 
 
 def _asked_to_end(number: int, frame: FrameType | None) -> None:
@@ -328,21 +328,21 @@ def main() -> None:
     size = TOY if args.toy else REAL
     size = replace(size, device=args.device or size.device)
     signal.signal(signal.SIGTERM, _asked_to_end)
-    session = Session(args.output.resolve(), args.minutes)
+    budget = Budget(args.output.resolve(), args.minutes)
 
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        if machine(session, size):
-            tests(session, size)
-            steps(session, size)
-            folder = data(session, args.data and args.data.resolve(), scratch)
-            way = trials(session, size, folder, scratch) if folder else None
+        if machine(budget, size):
+            tests(budget, size)
+            steps(budget, size)
+            folder = data(budget, args.data and args.data.resolve(), scratch)
+            way = trials(budget, size, folder, scratch) if folder else None
             if folder and way:
-                pretraining(session, size, folder, scratch, way)
+                pretraining(budget, size, folder, scratch, way)
             else:
-                session.keep(Outcome("pretraining", "FAIL", 0, "no data, or no way of training that works"))
-    print(f"\n{args.output / 'results.jsonl'}: {'all parts pass' if not session.failed else ', '.join(session.failed)}")
-    raise SystemExit(1 if session.failed else 0)
+                budget.keep(Outcome("pretraining", "FAIL", 0, "no data, or no way of training that works"))
+    print(f"\n{args.output / 'results.jsonl'}: {'all parts pass' if not budget.failed else ', '.join(budget.failed)}")
+    raise SystemExit(1 if budget.failed else 0)
 
 
 if __name__ == "__main__":
