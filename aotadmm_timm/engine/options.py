@@ -12,6 +12,9 @@ FREE = {
 }  # fmt: skip
 
 
+_OF_THE_LOOP = ("seed", "accumulate", "clip_grad", "save_every", "log_every", "stop_after")
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """Model, data, optimizer, run. A training's own configuration adds to it."""
@@ -41,7 +44,9 @@ class TrainConfig:
     amp: str = option(
         "auto", "mixed precision: auto is bf16 where the hardware has it", choices=("auto", "off", "bf16")
     )
-    compile: bool = option(False, "compile the model with torch.compile (for GPUs; on CPU it gains nothing)")
+    compile: bool = option(
+        False, "compile the model with torch.compile (for GPUs; this package's models gain nothing on CPU)"
+    )
     device: str | None = option(None, "cpu, cuda, cuda:1; the GPU if there is one")
     num_workers: int = option(2, "loader processes for images that are not kept in memory")
     output: str | None = option(None, "run folder; below runs/, named after what is trained, if not given")
@@ -70,3 +75,7 @@ class TrainConfig:
             raise UserError(f"--ema {self.ema} must lie between 0 and 1")
         if self.clip_grad is not None and self.clip_grad <= 0:
             raise UserError(f"--clip-grad {self.clip_grad} must be positive")
+
+    def loop_options(self) -> dict[str, Any]:
+        """The options that `Loop` takes as they are."""
+        return {key: getattr(self, key) for key in _OF_THE_LOOP}

@@ -72,7 +72,7 @@ def multi_crop(cfg: PretrainConfig) -> MultiCrop:
     crop = (DIGITS if kind == "digits" else MultiCrop()).replace(seed=cfg.seed, **given)
     if unused := [key for key in ("local_size", "local_scale") if key in given and not crop.num_local]:
         flag = f"--{unused[0].replace('_', '-')}"
-        raise UserError(f"{flag} {given[unused[0]]}: there are no local views (--num-local); give none for it")
+        raise UserError(f"{flag} {given[unused[0]]}: there are no local views (--num-local); {flag} none unsets it")
     return crop
 
 
@@ -200,13 +200,8 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         state=state,
         config=config,
         device=device,
-        seed=cfg.seed,
-        accumulate=cfg.accumulate,
         amp_dtype=amp_dtype(cfg.amp, device),
-        clip_grad=cfg.clip_grad,
-        save_every=cfg.save_every,
-        log_every=cfg.log_every,
-        stop_after=cfg.stop_after,
+        **cfg.loop_options(),
         no_sync=module.no_sync if world > 1 else Loop.no_sync,
         after_step=after_step,
         after_epoch=after_epoch,

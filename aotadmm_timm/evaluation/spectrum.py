@@ -42,7 +42,10 @@ def different_image_cosine(z: Tensor) -> float:
     (N, d) and finite.
     """
     check_features(z, None, "the")
-    unit = torch.nn.functional.normalize(z.double(), dim=-1)
-    n = len(unit)
-    pairs = unit.sum(0).square().sum() - unit.square().sum()
-    return (pairs / (n * (n - 1))).item() if n > 1 else math.nan
+    return mean_product(torch.nn.functional.normalize(z.double(), dim=-1)) if len(z) > 1 else math.nan
+
+
+def mean_product(x: Tensor) -> float:
+    """Mean inner product over all pairs of different rows of x (N, d), N >= 2; exact, in O(N d)."""
+    n = len(x)
+    return ((x.sum(0).square().sum() - x.square().sum()) / (n * (n - 1))).item()

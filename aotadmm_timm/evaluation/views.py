@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from aotadmm_timm.evaluation.spectrum import mean_product
+
 
 class Cosines(NamedTuple):
     """Mean cosines of `view_cosines`."""
@@ -26,11 +28,10 @@ def view_cosines(views: Tensor) -> Cosines:
     unit = F.normalize(views.double(), dim=-1)
     v, n, _ = unit.shape
     per_image = unit.sum(0).square().sum(-1).sum()  # all ordered pairs within an image, each view with itself too
-    everything = unit.sum((0, 1)).square().sum()
     own = unit.square().sum()  # v n, less the zero vectors
     return Cosines(
         ((per_image - own) / (n * v * (v - 1))).item(),
-        ((everything - per_image) / (n * (n - 1) * v * v)).item(),
+        mean_product(unit.sum(0)) / v**2,
     )
 
 

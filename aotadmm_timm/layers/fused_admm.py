@@ -31,7 +31,7 @@ def fused_admm_step(
 
     Args:
         z, v, w, compressed: (B, N, d), in any floating-point dtype; the states returned have the dtype of z.
-        coefficients: (3,).
+        coefficients: (3,), the third positive: the backward divides by it.
         threshold: one element.
         gain: (d,).
         eps: added to the mean square.

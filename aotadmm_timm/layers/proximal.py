@@ -93,6 +93,7 @@ def admm_step(
         not torch.jit.is_scripting()
         and (fused and gain is not None and rescale_z and rescale_w)
         and (not is_transformed(z) and z.device.type == "cpu" and threshold.numel() == 1)
+        and coefficients[2].item() > 1e-4  # its backward divides by it
     ):
         return fused_admm_step(z, v, w, compressed, coefficients, threshold, gain, eps)
     dtype = z.dtype

@@ -111,7 +111,14 @@ def test_admm_step_takes_it_where_it_can() -> None:
     coefficients = logits.softmax(0)
     name = "_FusedADMMStepBackward"
     assert type(admm_step(z, v, w, m, coefficients, tau, gain)[0].grad_fn).__name__ == name
-    for arguments in ({"fused": False}, {"rescale_w": False}, {"threshold": tau.expand(6)}, {"gain": None}):
+    without_dual = torch.tensor([0.6, 0.4, 0.0])
+    for arguments in (
+        {"coefficients": without_dual},
+        {"fused": False},
+        {"rescale_w": False},
+        {"threshold": tau.expand(6)},
+        {"gain": None},
+    ):
         given = {"coefficients": coefficients, "threshold": tau, "gain": gain, **arguments}
         assert type(admm_step(z, v, w, m, **given)[0].grad_fn).__name__ != name  # type: ignore[arg-type]
     per_sample = torch.vmap(lambda x: admm_step(x, v[0], w[0], m[0], coefficients, tau, gain)[0])(z)
