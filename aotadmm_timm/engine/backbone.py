@@ -47,7 +47,7 @@ def create_backbone(
         raise UserError(f"--model-kwargs in_chans={given['in_chans']}: training images are RGB")
     for key in ("img_size", "dynamic_img_size", "num_classes"):
         if key in given:
-            why = "a backbone has no classifier" if key == "num_classes" else "--global-size sets the size"
+            why = "a backbone has no classifier" if key == "num_classes" else "--img-size sets the size"
             raise UserError(f"--model-kwargs {key}={given[key]}: {why}")
     architecture = name
     if small_image_stem:

@@ -45,6 +45,11 @@ class PretrainConfig(TrainConfig):
         "auto", "augmentation: natural images, digits (no flips, no colour), auto by data set",
         choices=("auto", "natural", "digits"),
     )  # fmt: skip
+    img_size: int | None = option(
+        None,
+        "side of the images that the model is built for and evaluated at; --global-size if not given",
+        unit="pixels",
+    )
     num_global: int | None = option(None, "global views per image; by --views")
     num_local: int | None = option(None, "local views per image; by --views")
     global_size: int | None = option(None, "side of a global view; by --views", unit="pixels")
@@ -60,6 +65,8 @@ class PretrainConfig(TrainConfig):
         super().__post_init__()
         if self.batch_size < 2:
             raise UserError("--batch-size 1: BatchNorm and the batch statistics of the loss need at least two images")
+        if self.img_size is not None and self.img_size < 1:
+            raise UserError(f"--img-size must be positive, got {self.img_size}")
         if self.probe_every is not None and self.probe_every < 1:
             raise UserError(f"--probe-every must be positive, got {self.probe_every}")
 
@@ -102,7 +109,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
     main, world = distributed.is_main(), distributed.world_size()
     run = claim(cfg, f"{name}_{cfg.model}_{cfg.dataset.strip('./').replace('/', '-')}_s{cfg.seed}")
     crop = multi_crop(cfg)
-    sizes = [crop.global_size] + ([crop.local_size] if crop.num_local else [])
+    sizes = [cfg.img_size or crop.global_size, crop.global_size] + ([crop.local_size] if crop.num_local else [])
 
     def backbone_of_seed() -> tuple[Any, str, dict[str, Any]]:
         torch.manual_seed(cfg.seed)

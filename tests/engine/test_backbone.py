@@ -72,8 +72,8 @@ def test_a_network_that_shrinks_views_to_a_point_is_pointed_out(caplog: pytest.L
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"img_size": 64}, "--model-kwargs img_size=64: --global-size sets the size"),
-        ({"dynamic_img_size": True}, "--global-size sets the size"),
+        ({"img_size": 64}, "--model-kwargs img_size=64: --img-size sets the size"),
+        ({"dynamic_img_size": True}, "--img-size sets the size"),
         ({"num_classes": 3}, "num_classes=3: a backbone has no classifier"),
         ({"num_heads": 0}, "model test_vit: ZeroDivisionError"),
         ({"act_layer": 3}, "model test_vit: "),

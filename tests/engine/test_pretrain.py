@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 from PIL import Image
 from torch import nn
 
@@ -53,6 +55,22 @@ def test_a_failure_of_the_scores_loses_nothing(tmp_path: Path, monkeypatch: pyte
     assert metrics["seconds"] > 0
     assert metrics["train_images"] == 4
     assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
+
+
+def test_views_smaller_than_the_images_of_evaluation(tmp_path: Path) -> None:
+    sides: list[int] = []
+
+    def build(backbone: nn.Module) -> LeJEPA:
+        backbone.patch_embed.register_forward_pre_hook(lambda _, args: sides.append(args[0].shape[-1]))
+        return LeJEPA(backbone, projector_dims=(16, 8), num_slices=8)
+
+    pretrain(config(tmp_path, model="test_aot_admm", img_size=32, global_size=24, evaluate=False), "x", build)
+    assert set(sides[:2]) == {24, 16}
+    saved = json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())
+    assert saved["pretrained_cfg"]["input_size"] == [3, 32, 32]
+    encoder = timm.create_model(f"local-dir:{tmp_path / 'run' / 'encoder'}", pretrained=True)
+    assert encoder.pos_embed.shape[1] == 1 + 4 * 4
+    assert encoder(torch.zeros(1, 3, 32, 32)).shape == (1, 48)
 
 
 @pytest.mark.parametrize("key", ["img_size", "num_classes"])
