@@ -17,13 +17,17 @@ def at_least_float32(t: Tensor) -> Tensor:
     return t if t.dtype == torch.float32 or t.dtype == torch.float64 else t.float()
 
 
+@torch.jit.unused
+def autocast_is_on(t: Tensor) -> bool:
+    """Whether an autocast is on for the device of `t`. Not in TorchScript, nor for a recorded graph's symbol."""
+    device = t.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def as_autocast_stores(t: Tensor) -> Tensor:
     """`t` in the precision of the autocast that is on for its device; `t` itself if none is, or in a recorded graph."""
     if torch.jit.is_scripting():
         return t
-    if is_symbol(t):
+    if is_symbol(t) or not autocast_is_on(t):
         return t
-    device = t.device.type
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
-        return t
-    return t.to(torch.get_autocast_dtype(device))
+    return t.to(torch.get_autocast_dtype(t.device.type))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from aotadmm_timm.layers.fused_admm import fused_admm_step
 from aotadmm_timm.layers.transforms import is_transformed
-from aotadmm_timm.precision import at_least_float32
+from aotadmm_timm.precision import at_least_float32, autocast_is_on, is_symbol
 
 
 def soft_threshold(x: Tensor, threshold: Tensor) -> Tensor:
@@ -17,6 +17,17 @@ def soft_threshold(x: Tensor, threshold: Tensor) -> Tensor:
 def rms_rescale(x: Tensor, gain: Tensor | None = None, eps: float = 1e-6) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the features of each token, times `gain` (d,) if given.  (..., d) -> (..., d)."""
     return F.rms_norm(x, (x.shape[-1],), None if gain is None else gain.to(x.dtype), eps)
+
+
+def add_product(x: Tensor, factor: Tensor, weight: Tensor, scale: float) -> Tensor:
+    """x + scale * factor W^T.  x (..., d), factor (..., e), W (d, e) -> (..., d).
+
+    One operation, which saves a pass over the product (a quarter of ISTA's time in bf16 on CPU). Not under autocast,
+    where it would round x.
+    """
+    if not torch.jit.is_scripting() and not is_symbol(x) and not autocast_is_on(x):
+        return torch.addmm(x.flatten(0, -2), factor.flatten(0, -2), weight.t(), alpha=scale).view(x.shape)
+    return torch.add(x, F.linear(factor, weight), alpha=scale)
 
 
 def ista_step(y: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
@@ -30,11 +41,23 @@ def ista_step(y: Tensor, dictionary: Tensor, step_size: float, sparsity: float) 
         step_size: eta.
         sparsity: lambda.
     Returns: (..., d), non-negative.
-    Differs from the paper's code: D^T y - D^T D y is computed as D^T (y - D y), two products instead of three.
+    Differs from the paper's code, which computes D^T y - D^T D y in three products: here it is D^T (y - D y), two
+    products, or for more than d tokens (D^T - D^T D) y, one product after one of d x d x d, and in training too.
     """
-    residual = y - F.linear(y, dictionary)
-    ascent = F.linear(residual, dictionary.t())
-    return F.relu(torch.add(y, ascent, alpha=step_size) - step_size * sparsity)
+    if not torch.jit.is_scripting() and more_tokens_than_width(y):
+        ascent = torch.addmm(dictionary.t(), dictionary.t(), dictionary, alpha=-1)
+        code = add_product(y, y, ascent, step_size)
+    else:
+        code = add_product(y, add_product(y, y, dictionary, -1.0), dictionary.t(), step_size)
+    return F.relu(code - step_size * sparsity)
+
+
+@torch.jit.unused
+def more_tokens_than_width(y: Tensor) -> bool:
+    """Whether y (..., d) has more than d tokens; no in graphs that are recorded for other numbers of tokens as well."""
+    if is_symbol(y) or torch.compiler.is_exporting():
+        return False
+    return y.numel() > y.shape[-1] ** 2
 
 
 def overcomplete_ista(y: Tensor, dictionary: Tensor, decoder: Tensor, step_size: float, sparsity: float) -> Tensor:
@@ -51,8 +74,8 @@ def overcomplete_ista(y: Tensor, dictionary: Tensor, decoder: Tensor, step_size:
     """
     shift = step_size * sparsity
     code = F.relu(step_size * F.linear(y, dictionary.t()) - shift)
-    residual = y - F.linear(code, dictionary)
-    code = F.relu(code + step_size * F.linear(residual, dictionary.t()) - shift)
+    residual = add_product(y, code, dictionary, -1.0)
+    code = F.relu(add_product(code, residual, dictionary.t(), step_size) - shift)
     return F.linear(code, decoder)
 
 

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from aotadmm_timm.layers.proximal import admm_step, ista_step, overcomplete_ista, rms_rescale, soft_threshold
+from aotadmm_timm.layers.proximal import (
+    admm_step,
+    ista_step,
+    more_tokens_than_width,
+    overcomplete_ista,
+    rms_rescale,
+    soft_threshold,
+)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -34,16 +41,26 @@ def test_rms_rescale_is_per_token() -> None:
     assert torch.equal(rms_rescale(torch.zeros(1, 5)), torch.zeros(1, 5))
 
 
-def test_ista_equals_the_three_product_form() -> None:
-    y, d = draw(2, 3, 6), draw(6, 6, seed=1)
+@pytest.mark.parametrize("tokens", [3, 4], ids=["as many tokens as width", "more"])
+def test_ista_equals_the_three_product_form(tokens: int) -> None:
+    y, d = draw(2, tokens, 6), draw(6, 6, seed=1)
+    assert more_tokens_than_width(y) == (tokens == 4)
     want = torch.empty_like(y)
     for b in range(2):
-        for n in range(3):
+        for n in range(tokens):
             column = y[b, n]
             step = d.t() @ column - d.t() @ (d @ column)
             for i in range(6):
                 want[b, n, i] = max(0.0, float(column[i] + 0.2 * step[i]) - 0.2 * 0.7)
     torch.testing.assert_close(ista_step(y, d, 0.2, 0.7), want, rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda y, d: ista_step(y, d, 0.2, 0.7), (y.requires_grad_(), d.requires_grad_()))
+
+
+def test_ista_under_autocast_rounds_its_products_only() -> None:
+    y = 100 + draw(2, 4, 6).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        got = ista_step(y, torch.zeros(6, 6), 0.2, 0.7)
+    torch.testing.assert_close(got, y - 0.2 * 0.7, rtol=0, atol=0)
 
 
 def test_overcomplete_ista_is_two_steps_from_zero() -> None:
