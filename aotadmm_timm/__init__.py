@@ -4,6 +4,8 @@ from typing import Any
 
 from aotadmm_timm import models
 
+__version__ = "0.1.0"
+
 __all__ = ["FeatureExtractor", "check_contract", "models"]
 
 

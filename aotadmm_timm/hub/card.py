@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import timm
 import yaml
 from huggingface_hub import ModelCardData, get_token
+
+from aotadmm_timm import __version__
 
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9_]{8,}")
 # Recipe keys that tell about the author's machine, not about the model.
@@ -119,7 +120,8 @@ def scrub(text: str) -> str:
 def _usage(repo_id: str, architecture: str, owner: str, classes: int) -> str:
     """How to install and load it; `owner` is the package whose import registers the architecture."""
     what = "logits" if classes else "one feature vector per image"
-    versions = [f'"{name}=={version(name)}"' for name in ("aotadmm_timm", "timm") if name in (owner, "timm")]
+    ours = [f'"aotadmm_timm=={__version__}"'] if owner == "aotadmm_timm" else []
+    versions = [*ours, f'"timm=={timm.__version__}"']
     imports = "import timm"
     remedy = ""
     if owner != "timm":

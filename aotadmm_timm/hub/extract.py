@@ -2,16 +2,18 @@
 
 import warnings
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
+import timm
 import torch
 from PIL import Image
 from timm.layers import global_pool_nlc
 from torch import Tensor, nn
 
+from aotadmm_timm import __version__
 from aotadmm_timm.data.decode import read_image, to_rgb
 from aotadmm_timm.data.loading import preprocessing
 
@@ -133,7 +135,12 @@ class FeatureExtractor:
             "pool": self.pool,
             "shape": list(self.shape),
             "preprocessing": " ".join(str(self.transform).split()),
-            "versions": {name: version(name) for name in ("aotadmm_timm", "timm", "torch", "pillow")},
+            "versions": {
+                "aotadmm_timm": __version__,
+                "timm": timm.__version__,
+                "torch": torch.__version__,
+                "pillow": PIL.__version__,
+            },
         }
 
     def _read(self, source: Image.Image | str | Path) -> Tensor:
