@@ -5,7 +5,8 @@
     python train/compare.py --results train/RESULTS.md                    the tables of that file anew, from the records
 
 A table in RESULTS.md stands between `<!-- table: GLOB,GLOB -->` and `<!-- end -->`; each GLOB names records beside it
-in results/. Spread is the sample standard deviation over runs.
+in results/. Spread is the sample standard deviation over runs. `<!-- correlations: GLOB,GLOB -->` starts a table of how
+losses and ranks at the end of those runs order them, against their accuracy.
 """
 
 import re
@@ -14,10 +15,11 @@ from pathlib import Path
 
 from aotadmm_timm.engine.comparison import as_csv, as_latex, as_markdown, as_text, draw, group, table
 from aotadmm_timm.engine.config import UserError, option, parse, run
+from aotadmm_timm.engine.correlation import rank_correlations
 from aotadmm_timm.engine.records import read_record, write_record
 from aotadmm_timm.engine.run_folder import write_text
 
-_TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- (table|correlations): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,15 @@ def regenerate(text: str, records: Path) -> str:
     """The text of a results file with every table made anew from the records in a folder."""
 
     def fill(match: re.Match[str]) -> str:
-        paths = [path for glob in match[2].split(",") for path in sorted(records.glob(glob + ".jsonl"))]
+        paths = [path for glob in match[3].split(",") for path in sorted(records.glob(glob + ".jsonl"))]
         if not paths:
-            raise UserError(f"table {match[2]}: no such record in {records}")
-        found = [read_record(path) for path in paths]
+            raise UserError(f"{match[2]} {match[3]}: no such record in {records}")
+        found = [read_record(path) for path in dict.fromkeys(paths)]
+        if match[2] == "correlations":
+            return f"{match[1]}{as_markdown(rank_correlations(found))}\n{match[4]}"
         commands = dict.fromkeys(re.sub(r" --seed \S+", "", record.command) for record in found)
         lines = "\n".join(f"    {command}" for command in commands if command)
-        return f"{match[1]}{as_markdown(table(group(found)))}\n\n{lines}\n{match[3]}"
+        return f"{match[1]}{as_markdown(table(group(found)))}\n\n{lines}\n{match[4]}"
 
     return _TABLE.sub(fill, text)
 
