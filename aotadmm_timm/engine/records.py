@@ -6,18 +6,18 @@ per epoch with the mean of every logged number. Where the data lay and the run w
 
 import json
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from aotadmm_timm.hub.places import placeless, placeless_command
 
 from .config import UserError, read_yaml
 from .run_folder import read_log, write_text
 
 # Keys of a configuration that say where and when, not what; and a long list that the data set's name stands for.
 _LEFT_OUT = ("output", "resume", "data_dir", "wandb", "import", "device", "num_workers", "classes")
-_PLACES = ("--output", "--data-dir")
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def write_record(record: Record, folder: Path) -> Path:
 
     Raises: UserError if the folder holds another record of that name.
     """
-    config = {k: _placeless(v) for k, v in record.config.items()}
-    command = shlex.join(_placeless_words(shlex.split(record.command)))
+    config = {k: placeless(v) for k, v in record.config.items()}
+    command = placeless_command(record.command)
     head = {"name": record.name, "command": command, "config": config, "metrics": _rounded(record.metrics)}
     path = folder / f"{record.name}.jsonl"
     text = "".join(json.dumps(line) + "\n" for line in (head, *record.epochs))
@@ -83,28 +83,6 @@ def write_record(record: Record, folder: Path) -> Path:
         raise UserError(f"{path}: holds another run of that name; remove it, or rename the run folder")
     write_text(path, text)
     return path
-
-
-def _placeless_words(words: Sequence[str]) -> list[str]:
-    """The words of a command, without --output and --data-dir, and of any other path its last part only."""
-    kept, skip = [], False
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if skip or flag in _PLACES:
-            skip = not skip and not equals  # its value is the next word
-            continue
-        kept.append(f"{flag}={_placeless(value)}" if equals and flag.startswith("--") else _placeless(word))
-    return kept
-
-
-def _placeless(value: Any) -> Any:
-    """The last part of an absolute or relative path, behind a data set's prefix if there is one; all else unchanged."""
-    if not isinstance(value, str):
-        return value
-    prefix, slash, rest = value.partition("/")
-    if slash and prefix in ("hfds", "wds") and rest.startswith(("/", ".", "~")):
-        return f"{prefix}/{Path(rest).name}"
-    return Path(value).name if value.startswith(("/", "~/", "../")) else value
 
 
 def _rounded(value: Any) -> Any:

@@ -13,6 +13,8 @@ from huggingface_hub import ModelCardData, get_token
 
 from aotadmm_timm import __version__
 
+from .places import placeless_command
+
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9_]{8,}")
 # Recipe keys that tell about the author's machine, not about the model.
 _PRIVATE_KEYS = {
@@ -68,16 +70,23 @@ def read_run(folder: Path) -> Run:
 
 
 def model_card(
-    run: Run, *, repo_id: str, model_config: Mapping[str, Any], num_parameters: int, license: str | None
+    run: Run,
+    *,
+    name: str,
+    model_config: Mapping[str, Any],
+    num_parameters: int,
+    license: str | None,
+    uses: str | None = None,
 ) -> str:
     """Markdown with the Hub's front matter.
 
     Args:
         run: the records of the run.
-        repo_id: ORG/NAME on the Hub.
+        name: what `timm.create_model` loads it by: hf-hub:ORG/NAME, or the name of a model that a package brings along.
         model_config: the config.json that is published (timm's format).
         num_parameters: parameters of the published model.
         license: SPDX-like id as the Hub knows it; None leaves it unstated.
+        uses: a paragraph on what the model is good for and what not.
     """
     architecture = model_config["architecture"]
     classes = model_config.get("num_classes", 0)
@@ -99,8 +108,9 @@ def model_card(
     intro += f", input {'x'.join(map(str, input_size[-2:]))}" if input_size else ""
     intro += f", trained on {dataset}." if dataset else "."
     sections = [
-        f"---\n{data.to_yaml()}\n---\n\n# {repo_id.partition('/')[2]}\n\n{intro}",
-        _usage(repo_id, architecture, owner, classes),
+        f"---\n{data.to_yaml()}\n---\n\n# {name.rpartition('/')[2]}\n\n{intro}",
+        _usage(name, architecture, owner, classes),
+        f"## Uses\n\n{uses}" if uses else "",
         _results(run),
         _recipe(run),
         _environment(run, license),
@@ -117,7 +127,7 @@ def scrub(text: str) -> str:
     return _TOKEN.sub("hf_***", text)
 
 
-def _usage(repo_id: str, architecture: str, owner: str, classes: int) -> str:
+def _usage(name: str, architecture: str, owner: str, classes: int) -> str:
     """How to install and load it; `owner` is the package whose import registers the architecture."""
     what = "logits" if classes else "one feature vector per image"
     ours = [f'"aotadmm_timm=={__version__}"'] if owner == "aotadmm_timm" else []
@@ -137,7 +147,7 @@ pip install {" ".join(versions)}
 
 ```python
 {imports}
-model = timm.create_model("hf-hub:{repo_id}", pretrained=True).eval()
+model = timm.create_model("{name}", pretrained=True).eval()
 ```
 
 `model(images)` gives {what}; its preprocessing is
@@ -187,6 +197,8 @@ def _counts(run: Run, block: Mapping[str, Any]) -> str:
 def _recipe(run: Run) -> str:
     rows = [f"| {key} | {_plain(value)} |" for key, value in run.config.items() if _public(key, value)]
     text = "## Recipe\n\n| option | value |\n|---|---|\n" + "\n".join(rows) if rows else ""
+    if command := run.metrics.get("command"):
+        text = f"{text}\n\n```bash\n{placeless_command(str(command))}\n```".strip()
     convention = run.metrics.get("convention", run.config.get("convention"))
     if isinstance(convention, Mapping) and convention:
         stated = "\n".join(f"- {key}: {_plain(value)}" for key, value in convention.items())

@@ -108,7 +108,7 @@ def prepare(source: Path, folder: Path, *, repo_id: str, model: str | None = Non
         _copy_figure(source / run.figure, folder / FIGURE)
     license = license or run.config.get("license") or config["pretrained_cfg"].get("license")
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    card = model_card(run, repo_id=repo_id, model_config=config, num_parameters=parameters, license=license)
+    card = model_card(run, name=f"hf-hub:{repo_id}", model_config=config, num_parameters=parameters, license=license)
     (folder / CARD).write_text(card, encoding="utf-8")
     _check_reload(network, folder)
 

@@ -15,7 +15,7 @@ MakeRun = Callable[..., Path]
 
 
 def card(run: Run, license: str | None = "apache-2.0") -> str:
-    return model_card(run, repo_id="org/name", model_config=MODEL, num_parameters=2_410_000, license=license)
+    return model_card(run, name="hf-hub:org/name", model_config=MODEL, num_parameters=2_410_000, license=license)
 
 
 def front_matter(text: str) -> dict[str, object]:
@@ -101,7 +101,7 @@ def test_odd_metrics_are_shown_as_they_are_or_left_out() -> None:
 
 def test_a_model_of_timms_own_or_of_the_authors_is_loaded_its_own_way() -> None:
     config = {"architecture": "test_vit", "num_classes": 3}
-    text = model_card(Run(), repo_id="org/name", model_config=config, num_parameters=1, license=None)
+    text = model_card(Run(), name="hf-hub:org/name", model_config=config, num_parameters=1, license=None)
     assert "\nimport timm\n" in text
     assert "aotadmm_timm" not in text
     assert "gives logits" in text
