@@ -33,6 +33,7 @@ from .options import TrainConfig
 from .resume import begin, claim, open_run
 from .run_folder import images_per_second
 from .scores import HeldOutProbe, final_scores
+from .weights import initialise
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class PretrainConfig(TrainConfig):
     """Options that every pretraining shares."""
 
     model: str = option("aot_admm_nano", "timm model name of the backbone")
+    initial_checkpoint: str | None = option(
+        None, "what the backbone starts from: run, model folder or name; a narrower model of its family is widened"
+    )
     small_image_stem: bool = option(False, "convolutional networks: first convolution 3x3 with stride 1, no max-pool")
     views: str = option(
         "auto", "augmentation: natural images, digits (no flips, no colour), auto by data set",
@@ -116,6 +120,8 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         return create_backbone(cfg.model, sizes, model_kwargs=cfg.model_kwargs, small_image_stem=cfg.small_image_stem)
 
     backbone, architecture, model_args = backbone_of_seed()
+    if cfg.initial_checkpoint:
+        initialise(backbone, cfg.initial_checkpoint, sizes[0])
     crop = crop.replace(mean=backbone.pretrained_cfg["mean"], std=backbone.pretrained_cfg["std"])
     batches = make_batches(
         load_split(cfg, "train"), crop, batch_size=cfg.batch_size, seed=cfg.seed, rank=distributed.rank(), world=world,

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 from torch import nn
 
 from aotadmm_timm.hub.loading import load_model, load_state, read_config
 from aotadmm_timm.hub.publish import checkpoint_weights
+from aotadmm_timm.models.widening import widened
 
 from .backbone import create_with_first, first_line
 from .config import UserError, nearest, read_yaml
@@ -93,6 +95,38 @@ def start_from(source: nn.Module, name: str, **kwargs: Any) -> nn.Module:
     size = kwargs.pop("img_size", None)
     sizes: list[dict[str, Any]] = [{"img_size": size}, {}] if size else [{}]
     return create_with_first(name, sizes, pretrained=True, pretrained_cfg_overlay=overlay, **kwargs)[0]
+
+
+def initialise(backbone: Any, source: str, img_size: int) -> None:
+    """Give a backbone without classifier the weights, and the normalisation of images, that `source` holds.
+
+    Weights of a narrower model of the same family are widened (`models.widening`); both then compute the same features.
+
+    Args:
+        source: as in `open_weights`; img_size: side of its images [pixels].
+    Raises: UserError if the two models do not fit.
+    """
+    start: Any = open_weights(source, img_size=img_size)
+    adapt(start, num_classes=0, img_size=img_size)
+    weights, own = start.state_dict(), backbone.state_dict()
+    if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
+        try:
+            weights = widened(weights, own)
+        except ValueError as err:
+            raise UserError(f"--initial-checkpoint {source}: {err}") from None
+    backbone.load_state_dict(weights)
+    images = torch.rand(2, 3, img_size, img_size, generator=torch.Generator().manual_seed(0))
+    before, training = start.eval(), backbone.training
+    with torch.no_grad():
+        want, got = before(images), backbone.eval()(images)
+    backbone.train(training)
+    if not torch.allclose(got, want.repeat(1, got.shape[1] // want.shape[1]), rtol=1e-2, atol=1e-3):
+        raise UserError(
+            f"--initial-checkpoint {source}: with its weights the model computes other features; heads must be of one "
+            "width in both, and the arguments the same"
+        )
+    data = {key: start.pretrained_cfg[key] for key in ("mean", "std")}
+    backbone.pretrained_cfg = backbone.default_cfg = {**backbone.pretrained_cfg, **data}
 
 
 def adapt(model: Any, *, num_classes: int, img_size: int | None = None) -> list[str]:

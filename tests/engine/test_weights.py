@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from timm.models import save_for_hf
 
 import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm.engine.weights import open_weights
+from aotadmm_timm.engine.config import UserError
+from aotadmm_timm.engine.weights import initialise, open_weights
 
 
 @pytest.fixture
@@ -41,3 +42,35 @@ def test_a_file_that_does_not_fit_is_named_with_its_keys(folder: Path) -> None:
         open_weights(str(folder / "foo.safetensors"))
     with pytest.raises(ValueError, match=r"does not fit test_resnet: .*Missing key\(s\) in state_dict: \"conv1"):
         open_weights(str(folder / "foo.safetensors"), model="test_resnet")
+
+
+def save(folder: Path, **kwargs: int) -> str:
+    torch.manual_seed(1)
+    model = timm.create_model("test_aot_admm", num_classes=4, **kwargs)
+    model.pretrained_cfg = {**model.pretrained_cfg, "mean": (0.1, 0.2, 0.3)}
+    save_for_hf(model, str(folder), safe_serialization=True, model_args=kwargs)
+    return str(folder)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_backbone_starts_from_a_model_of_its_width_or_a_narrower_one(tmp_path: Path, times: int) -> None:
+    source = save(tmp_path)
+    backbone = timm.create_model("test_aot_admm", num_classes=0, embed_dim=48 * times, num_heads=3 * times)
+    initialise(backbone, source, 32)
+    images = torch.randn(2, 3, 32, 32)
+    want = open_weights(source).forward_head(open_weights(source).forward_features(images), pre_logits=True)
+    torch.testing.assert_close(backbone.eval()(images), want.repeat(1, times), rtol=1e-4, atol=1e-5)
+    assert tuple(backbone.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"embed_dim": 96, "num_heads": 3}, "heads must be of one width"),
+        ({"embed_dim": 48, "num_heads": 6}, "computes other features"),
+        ({"depth": 2}, "is in one of the two models only"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused(tmp_path: Path, kwargs: dict[str, int], message: str) -> None:
+    with pytest.raises(UserError, match=rf"--initial-checkpoint .*{message}"):
+        initialise(timm.create_model("test_aot_admm", num_classes=0, **kwargs), save(tmp_path), 32)

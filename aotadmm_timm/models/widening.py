@@ -1,0 +1,45 @@
+"""A narrow model's weights in a wider one of the same depth, computing the same features several times over."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def widened(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor], *, seed: int = 0) -> dict[str, Tensor]:
+    """State dict of the wide model with which it gives k copies of the narrow model's features, one behind the other.
+
+    After Net2WiderNet (arXiv:1511.05641): rows are repeated; of a weight whose input is repeated too, the copies of an
+    input share the old weight in random parts, so that the copies get different gradients and grow apart in training.
+
+    Args:
+        narrow, wide: state dicts of one architecture in two widths, k = 2, 3, ... times, with heads of one width (so k
+            times as many). Weights that are used in both directions (ISTA's dictionary, `tied_proj`) cannot be shared
+            in random parts: their models are not supported.
+        seed: of the random parts.
+    Returns: tensors in the shapes and dtypes of `wide`.
+    Raises: ValueError naming a tensor that does not fit.
+    """
+    if missing := sorted(narrow.keys() ^ wide.keys()):
+        raise ValueError(f"widening: {missing[0]} is in one of the two models only")
+    if tied := [key for key in narrow if key.endswith("dictionary")]:
+        raise ValueError(f"widening: {tied[0]} is used in both directions and cannot be repeated")
+    generator = torch.Generator().manual_seed(seed)
+    result = {}
+    for key, target in wide.items():
+        value, ratios = narrow[key].float().cpu(), _ratios(key, narrow[key], target)
+        if value.ndim == 2 and ratios[1] > 1:  # a matrix (out, in): the copies of an input share its weight
+            value = value.repeat(ratios[0], 1)
+            parts = torch.rand(ratios[1], *value.shape, generator=generator)
+            value = torch.cat(list(value * parts / parts.sum(0)), dim=1)
+        else:
+            value = value.repeat(*ratios)
+        result[key] = value.to(target)
+    return result
+
+
+def _ratios(key: str, narrow: Tensor, wide: Tensor) -> list[int]:
+    """How often each dimension is repeated."""
+    if narrow.ndim != wide.ndim or any(w % n for n, w in zip(narrow.shape, wide.shape, strict=True)):
+        raise ValueError(f"widening: {key} of shape {tuple(narrow.shape)} does not divide {tuple(wide.shape)}")
+    return [w // n for n, w in zip(narrow.shape, wide.shape, strict=True)]
