@@ -204,6 +204,7 @@ _ORIGIN = {
     # The paper has no page or id of its own yet. The ids are of what it builds on: LeJEPA, which trains it, and CRATE.
     "paper_ids": ("arXiv:2511.08544", "arXiv:2306.01129"),
 }
+_LEJEPA_CIFAR10 = {**_ORIGIN, "description": "LeJEPA pretraining on CIFAR-10 train without labels"}
 _cfg = partial(cifar_cfg, **_ORIGIN)
 _imagenet = partial(imagenet_cfg, **_ORIGIN)
 
@@ -218,11 +219,9 @@ default_cfgs = generate_default_cfgs(
         "aot_admm_base_patch16_128": _imagenet(input_size=(3, 128, 128)),
         "aot_admm_nano": _cfg(),
         "test_aot_admm": _cfg(),
-        **bundled(
-            "aot_admm_tiny.lejepa_cifar10",
-            description="LeJEPA pretraining on CIFAR-10 train without labels",
-            **_ORIGIN,
-        ),
+        **bundled("aot_admm_tiny.lejepa_cifar10", **_LEJEPA_CIFAR10),
+        **bundled("aot_admm_small.lejepa_cifar10", **_LEJEPA_CIFAR10),
+        **bundled("aot_admm_base.lejepa_cifar10", **_LEJEPA_CIFAR10),
     }
 )
 

@@ -24,6 +24,7 @@ from aotadmm_timm.models.configs import (
     PATCH16_224,
     SMALL,
     TINY,
+    bundled,
     cifar_cfg,
     imagenet_cfg,
 )
@@ -182,6 +183,14 @@ default_cfgs = generate_default_cfgs(
         "crate_alpha_large_patch14_224": _alpha(),
         "crate_alpha_huge_patch14_224": _alpha(),
         "test_crate": _cfg(),
+        **bundled(
+            "crate_tiny.lejepa_cifar10",
+            **{
+                **_ORIGIN,
+                "license": "apache-2.0",
+                "description": "LeJEPA pretraining on CIFAR-10 train without labels",
+            },
+        ),
         "test_crate_alpha": _cfg(),
     }
 )
