@@ -109,24 +109,30 @@ def initialise(backbone: Any, source: str, img_size: int) -> None:
     start: Any = open_weights(source, img_size=img_size)
     adapt(start, num_classes=0, img_size=img_size)
     weights, own = start.state_dict(), backbone.state_dict()
-    if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
-        try:
+    try:
+        if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
             weights = widened(weights, own)
-        except ValueError as err:
-            raise UserError(f"--initial-checkpoint {source}: {err}") from None
-    backbone.load_state_dict(weights)
-    images = torch.rand(2, 3, img_size, img_size, generator=torch.Generator().manual_seed(0))
-    before, training = start.eval(), backbone.training
-    with torch.no_grad():
-        want, got = before(images), backbone.eval()(images)
-    backbone.train(training)
-    if not torch.allclose(got, want.repeat(1, got.shape[1] // want.shape[1]), rtol=1e-2, atol=1e-3):
-        raise UserError(
-            f"--initial-checkpoint {source}: with its weights the model computes other features; heads must be of one "
-            "width in both, and the arguments the same"
-        )
+        times = backbone.num_features // start.num_features
+        if _heads(backbone) != [times * heads for heads in _heads(start)]:  # their number is in no state dict
+            raise ValueError(
+                f"{_heads(start)[0]} heads cannot become {_heads(backbone)[0]}: one width is needed in both"
+            )
+        backbone.load_state_dict(weights)
+        images = torch.rand(2, 3, img_size, img_size, generator=torch.Generator().manual_seed(0))
+        training = backbone.training
+        with torch.no_grad():
+            want, got = start.eval()(images), backbone.eval()(images)
+        backbone.train(training)
+        if not torch.allclose(got, want.repeat(1, times), rtol=1e-3, atol=1e-4):
+            raise ValueError("the model computes other features with its weights: their arguments differ")
+    except ValueError as err:
+        raise UserError(f"--initial-checkpoint {source}: {err}") from None
     data = {key: start.pretrained_cfg[key] for key in ("mean", "std")}
     backbone.pretrained_cfg = backbone.default_cfg = {**backbone.pretrained_cfg, **data}
+
+
+def _heads(model: nn.Module) -> list[int]:
+    return [module.num_heads for module in model.modules() if isinstance(getattr(module, "num_heads", None), int)]
 
 
 def adapt(model: Any, *, num_classes: int, img_size: int | None = None) -> list[str]:

@@ -1,6 +1,7 @@
 """Weights to start from: which file of a folder is meant."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -66,11 +67,12 @@ def test_a_backbone_starts_from_a_model_of_its_width_or_a_narrower_one(tmp_path:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"embed_dim": 96, "num_heads": 3}, "heads must be of one width"),
-        ({"embed_dim": 48, "num_heads": 6}, "computes other features"),
+        ({"embed_dim": 96, "num_heads": 3}, "3 heads cannot become 3"),
+        ({"embed_dim": 48, "num_heads": 6}, "3 heads cannot become 6"),
+        ({"tau": 0.5}, "computes other features"),
         ({"depth": 2}, "is in one of the two models only"),
     ],
 )
-def test_a_start_that_does_not_fit_is_refused(tmp_path: Path, kwargs: dict[str, int], message: str) -> None:
+def test_a_start_that_does_not_fit_is_refused(tmp_path: Path, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"--initial-checkpoint .*{message}"):
         initialise(timm.create_model("test_aot_admm", num_classes=0, **kwargs), save(tmp_path), 32)
