@@ -3,7 +3,7 @@
     python hub/bundle.py RUN aot_admm_tiny.lejepa_cifar10 --uses "Features of small photographs; ..."
 
 Writes aotadmm_timm/weights/NAME.safetensors, found by timm through the name's pretrained cfg, and hub/cards/NAME/ with
-README.md and the loss figure. The scores on the card are those of the rounded weights, so
+README.md and the loss figure. The scores on the card are those of the rounded weights (beside the run's baselines), so
 `python train/evaluate.py NAME --dataset DATASET` gives the same numbers.
 """
 
@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import aotadmm_timm
-from aotadmm_timm.data import if_there, load_images
+from aotadmm_timm.data import load_images, only_readable
 from aotadmm_timm.engine.config import UserError, option, parse, run
 from aotadmm_timm.engine.run_folder import write_text
-from aotadmm_timm.engine.scores import final_scores
+from aotadmm_timm.engine.scores import model_scores
 from aotadmm_timm.hub.card import model_card
 from aotadmm_timm.hub.publish import open_source
 from aotadmm_timm.models.configs import cifar_cfg
@@ -71,8 +70,8 @@ def list_of(value: Any) -> Any:
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("source", "name"))
     network, record = open_source(Path(cfg.source))
-    if not record.metrics:
-        raise UserError(f"{cfg.source}: not a finished run (no metrics.json)")
+    if "pretrained" not in record.metrics or record.metrics.get("evaluated_on") != "test":
+        raise UserError(f"{cfg.source}: not a finished run with scores on a test set (metrics.json)")
     check_configuration(network, cfg.name, record.config)
     state = half_precision(network.state_dict())
     network.load_state_dict(state)  # what will be loaded, in float32
@@ -80,11 +79,9 @@ def main() -> None:
     dataset = cfg.dataset or record.config["dataset"]
     keys: dict[str, Any] = {key: record.config.get(key) for key in ("input_key", "target_key")}
     keys["root"] = cfg.data_dir or record.config.get("data_dir")
-    train = load_images(dataset, "train", num_samples=record.config.get("num_samples"), **keys)
-    test = if_there(lambda: load_images(dataset, "test", classes=train.classes, **keys))
-    torch.manual_seed(record.config["seed"])
-    architecture = cfg.name.partition(".")[0]
-    scores = final_scores(train, test, network, timm.create_model(architecture, num_classes=0).eval())
+    train = only_readable(load_images(dataset, "train", num_samples=record.config.get("num_samples"), **keys))
+    test = only_readable(load_images(dataset, "test", classes=train.classes, **keys))
+    scores = model_scores(train, test, network, network)
 
     target = Path(cfg.weights) / f"{cfg.name}.safetensors"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,9 +101,9 @@ def main() -> None:
         shutil.copyfile(Path(cfg.source) / record.figure, folder / record.figure)
     stated: Any = network.pretrained_cfg
     card = model_card(
-        replace(record, metrics={**record.metrics, **scores}),
+        replace(record, metrics={**record.metrics, "pretrained": scores}),
         name=cfg.name,
-        model_config={"architecture": architecture, "num_classes": 0, "pretrained_cfg": stated},
+        model_config={"architecture": cfg.name.partition(".")[0], "num_classes": 0, "pretrained_cfg": stated},
         num_parameters=sum(parameter.numel() for parameter in network.parameters()),
         license=cifar_cfg()["license"],
         uses=cfg.uses,

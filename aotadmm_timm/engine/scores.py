@@ -70,7 +70,12 @@ def final_scores(
         test = only_readable(test)
     scores: dict[str, Any] = {"evaluated_on": where}
     models: dict[str, nn.Module] = {"pretrained": encoder, "untrained": untrained, "pixels": Pixels()}
-    for key, model in models.items():
-        bank, query = (extract_features(model, eval_loader(x, encoder, num_workers=num_workers)) for x in (train, test))
-        scores[key] = frozen_scores(*bank, *query)
-    return scores
+    return scores | {key: model_scores(train, test, model, encoder, num_workers) for key, model in models.items()}
+
+
+def model_scores(
+    train: LabelledImages, test: LabelledImages, model: nn.Module, like: nn.Module, num_workers: int = 0
+) -> dict[str, float]:
+    """`frozen_scores` of what `model` makes of images that are preprocessed as the timm model `like` wants them."""
+    bank, query = (extract_features(model, eval_loader(x, like, num_workers=num_workers)) for x in (train, test))
+    return frozen_scores(*bank, *query)

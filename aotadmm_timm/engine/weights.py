@@ -131,7 +131,7 @@ def initialise(backbone: Any, source: str, img_size: int) -> None:
     backbone.pretrained_cfg = backbone.default_cfg = {**backbone.pretrained_cfg, **data}
 
 
-def _heads(model: nn.Module) -> list[int]:
+def _heads(model: Any) -> list[int]:
     return [module.num_heads for module in model.modules() if isinstance(getattr(module, "num_heads", None), int)]
 
 
