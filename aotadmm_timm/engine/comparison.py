@@ -65,7 +65,7 @@ def table(groups: Sequence[Group], *, always: Sequence[str] = ("model", "dataset
     columns = [c for c in _COLUMNS if any(_value(r, c[1]) is not None for g in groups for r in g.records)]
     rows = [[*keys, "n", *(title for title, *_ in columns), "commit"]]
     for g in groups:
-        cells = [str(g.records[0].config.get(key)) for key in keys] + [str(len(g.records))]
+        cells = [_option(g.records[0], key) for key in keys] + [str(len(g.records))]
         for _, path, factor, digits in columns:
             values = [factor * v for r in g.records if (v := _value(r, path)) is not None]
             cell = f"{statistics.mean(values):.{digits}f}" if values else "-"
@@ -73,6 +73,12 @@ def table(groups: Sequence[Group], *, always: Sequence[str] = ("model", "dataset
         commits = dict.fromkeys(str(r.metrics.get("environment", {}).get("commit")) for r in g.records)
         rows.append([*cells, ", ".join(c[:7] for c in commits)])
     return rows
+
+
+def _option(record: Record, key: str) -> str:
+    """An option as a cell; of a run that was stopped before the end of its schedule, how far it came."""
+    value, stop = record.config.get(key), record.config.get("stop_after")
+    return f"{stop} of {value}" if key == "epochs" and stop and stop < value else str(value)
 
 
 def _value(record: Record, path: Sequence[str]) -> float | None:

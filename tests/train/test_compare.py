@@ -77,6 +77,13 @@ def test_mean_and_spread_by_what_differs(tmp_path: Path, runs: list[Path], capsy
     assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_that_was_stopped_early_says_how_far_it_came(tmp_path: Path) -> None:
+    call(make_run(tmp_path / "a", 0.8, epochs=30, stop_after=25), "--output", tmp_path / "out")
+    with (tmp_path / "out" / "compare.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["epochs"] == "25 of 30"
+
+
 def test_records_give_the_same_table_and_name_no_place(
     tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
