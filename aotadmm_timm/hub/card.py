@@ -173,7 +173,7 @@ def _score(block: Mapping[str, Any], name: str) -> str | None:
     value, spread = block.get(f"{name}_mean", block.get(name)), block.get(f"{name}_std")
     if value is None:
         return None
-    scale, unit = (1.0, "") if name == "rankme" or not 0 <= value <= 1 else (100.0, " %")
+    scale, unit = (1.0, "") if name in ("rankme", "cosine") or not 0 <= value <= 1 else (100.0, " %")
     text = f"{scale * value:.2f}{unit}" + (f" ± {scale * spread:.2f}" if spread is not None else "")
     return text + (f" of {block['width']}" if name == "rankme" and "width" in block else "")
 
