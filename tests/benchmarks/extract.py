@@ -110,7 +110,8 @@ def main() -> None:
         folder = Path(scratch) / "small"
         write_images(folder, given.images, side=32)
         compare_rates(given.model, given.images, given.batch_size, given.workers, folder)
-        compare_memory([given.many // 100, given.many // 10, given.many], given.memory_model, Path(scratch))
+        if given.many:
+            compare_memory([given.many // 100, given.many // 10, given.many], given.memory_model, Path(scratch))
 
 
 if __name__ == "__main__":
