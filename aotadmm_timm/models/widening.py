@@ -22,7 +22,12 @@ def widened(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor], *, seed: i
     """
     if missing := sorted(narrow.keys() ^ wide.keys()):
         raise ValueError(f"widening: {missing[0]} is in one of the two models only")
-    if tied := [key for key in narrow if key.endswith("dictionary")]:
+    if tied := [
+        key
+        for key in narrow
+        if key.endswith("dictionary")
+        or (key.endswith("attn.qkv.weight") and key.replace("qkv.weight", "proj.weight") not in narrow)
+    ]:
         raise ValueError(f"widening: {tied[0]} is used in both directions and cannot be repeated")
     generator = torch.Generator().manual_seed(seed)
     result = {}

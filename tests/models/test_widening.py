@@ -42,5 +42,11 @@ def test_what_cannot_be_widened_is_named() -> None:
         widened(narrow, state("test_aot_admm", embed_dim=72, num_heads=3))
     with pytest.raises(ValueError, match=r"ista\.dictionary is used in both directions"):
         widened(state("test_crate", **NARROW), state("test_crate", embed_dim=96, num_heads=6))
+    tied = [
+        timm.create_model("test_aot_admm", num_classes=0, tied_proj=True, embed_dim=d, num_heads=h).state_dict()
+        for d, h in ((48, 3), (96, 6))
+    ]
+    with pytest.raises(ValueError, match=r"attn\.qkv\.weight is used in both directions"):
+        widened(*tied)
     with pytest.raises(ValueError, match=r"blocks\.0\.gain is in one of the two models only"):
         widened(narrow, state("aot_tiny", embed_dim=96, num_heads=6))
