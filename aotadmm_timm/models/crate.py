@@ -18,6 +18,7 @@ from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.models.configs import (
     BASE,
     LARGE,
+    MEAN_POOLED,
     MINIATURE,
     PATCH8_32,
     PATCH16_128,
@@ -115,8 +116,10 @@ class CRATEBlock(UnrolledBlock):
 class CRATE(UnrolledTransformer):
     """CRATE encoder. With the official weights it is the official model, for every pooling of it.
 
-    `global_pool="token"` is the official class-token pooling; its mean pooling is
-    `global_pool="avg", fc_norm=True, pool_include_prefix=True`. Besides timm's VisionTransformer arguments:
+    `global_pool="token"` is the official class-token pooling, the default at the official sizes; its mean pooling is
+    `global_pool="avg", fc_norm=True, pool_include_prefix=True`. The sizes for 32-pixel images, of which there are no
+    official weights, pool the mean of the patch tokens (`global_pool="avg"`).
+    Besides timm's VisionTransformer arguments:
 
     Args:
         step_size, sparsity: eta and lambda of ISTA.
@@ -199,19 +202,19 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def crate_tiny(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Tiny of Table 1 of the AoT-ADMM paper: 5.41 M parameters at 32x32."""
-    return _create("crate_tiny", {**TINY, **PATCH8_32}, pretrained, **kwargs)
+    return _create("crate_tiny", {**TINY, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
 
 
 @register_model
 def crate_small(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Small of Table 1 of the AoT-ADMM paper: 12.10 M parameters at 32x32."""
-    return _create("crate_small", {**SMALL, **PATCH8_32}, pretrained, **kwargs)
+    return _create("crate_small", {**SMALL, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
 
 
 @register_model
 def crate_base(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Base of Table 1 of the AoT-ADMM paper: 21.44 M parameters at 32x32."""
-    return _create("crate_base", {**BASE, **PATCH8_32}, pretrained, **kwargs)
+    return _create("crate_base", {**BASE, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
 
 
 @register_model
