@@ -156,7 +156,8 @@ model = timm.create_model("{name}", pretrained=True).eval()
 
 def _results(run: Run) -> str:
     """A table: one row per score, one column per block of scores (the model, and the baselines measured beside it)."""
-    blocks = {name: block for name, block in run.metrics.items() if _is_scores(block)}
+    metrics = sorted(run.metrics.items(), key=lambda item: item[0] != "pretrained")  # the model, then its baselines
+    blocks = {name: block for name, block in metrics if _is_scores(block)}
     names = list(dict.fromkeys(key.removesuffix("_mean") for block in blocks.values() for key in block))
     names = [name for name in names if not name.endswith("_std") and name not in _COUNTS]
     if not names:

@@ -158,6 +158,7 @@ def test_published_architectures(name: str, width: int, depth: int, heads: int, 
     """Every tensor of the published file has its place, checked without the weights' memory."""
     model = timm.create_model(name, device="meta")
     assert (model.blocks[0].attn.num_heads, model.patch_embed.img_size) == (heads, (224, 224))
+    assert model.global_pool == "token"
     make = published_crate_alpha if "alpha" in name else published_crate
     with torch.device("meta"):
         small = make(patch=1, width=2, depth=depth, classes=2, size=1)

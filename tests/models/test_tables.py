@@ -92,3 +92,13 @@ def test_table_4(name: str, printed: float, plain: float, printed_plain: float) 
     assert abs(counted - printed_plain) < 0.1
     layers = sum(p.numel() for p in vit.blocks.parameters()) / 1e6
     assert round(layers, 3) == (5.338 if "tiny" in name else 21.294)
+
+
+@pytest.mark.parametrize("name", ["aot_admm_tiny", "crate_tiny", "aot_tiny"])
+def test_the_compared_families_pool_alike(name: str) -> None:
+    """The mean of the patch tokens: what the class token holds does not enter, but through attention."""
+    model = timm.create_model(name, num_classes=0).eval()
+    tokens = torch.randn(1, 17, 384)
+    changed = tokens.clone()
+    changed[:, 0] += 1
+    assert torch.equal(model.forward_head(tokens), model.forward_head(changed))
