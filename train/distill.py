@@ -1,7 +1,7 @@
 """Hard-label distillation: the student learns the labels and the teacher's best guesses, half and half.
 
     python train/distill.py --model vit_tiny_mlpfree --teacher RUN --init teacher --dataset torch/cifar10
-    python train/distill.py --config train/recipes/table4_distill.yaml --teacher RUN            Table 4 of the paper
+    python train/distill.py --config train/recipes/table4_distill.yaml --teacher RUN --dataset torch/cifar10
 
 Teacher and starting weights come from a run folder, a folder in timm's format, hf-hub:ORG/NAME, a timm name or a file.
 A student without MLPs starts from a ViT's other weights.

@@ -157,8 +157,8 @@ class FeatureExtractor:
 def centered_cosine(queries: np.ndarray, gallery: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
     """Cosine similarities (Q, N) of queries (Q, d) to a gallery (N, d), both minus the gallery's mean (or `mean`).
 
-    Pooled features of these models share a large common part (pooled V is even non-negative), so that plain cosines are
-    all close to 1; the differences between images lie around the mean.
+    Pooled features share a common part, a large one where they are non-negative (pooled V of AoT-ADMM), so that plain
+    cosines are close to 1; the differences between images lie around the mean.
     """
     mean = gallery.mean(axis=0) if mean is None else mean
     return finish(queries, mean, normalize=True) @ finish(gallery, mean, normalize=True).T

@@ -155,8 +155,9 @@ class AoTADMM(UnrolledTransformer):
         final_norm: LayerNorm on V^L; off by default.
         block_fn: the layer, an `AoTADMMBlock` or a subclass.
     Raises: ValueError for eta_gamma, eta_rho, tau or rescale outside their ranges.
-    Differs from the paper: it leaves eta gamma, eta rho, tau, Pool and the reading of the rescaling open; the defaults
-        are those that were measured best (train/RESULTS.md). The LayerNorm before MSSA and the untied output projection
+    Differs from the paper: it leaves eta gamma, eta rho, tau, Pool and the reading of the rescaling open; of the
+        alternatives that were tried (train/RESULTS.md) only the mean pooling was better by more than the seeds differ,
+        and is the default. The LayerNorm before MSSA and the untied output projection
         are not in Eq. 18; with them, one gain per feature and three logits the parameters are those of Table 1.
         Equation 12 and Algorithm 1 to the letter: `tied_proj=True, attn_scale=1.0, attn_norm=False`.
     """

@@ -127,7 +127,7 @@ class CRATE(UnrolledTransformer):
         ista_skip: add ISTA's result to its input instead of replacing it; True in CRATE-alpha.
         block_fn: the layer, a `CRATEBlock` or a subclass.
     Differs from the official code: positions are resampled to other image sizes instead of cut to the first ones;
-        ISTA uses two products of d x d instead of three.
+        ISTA takes two products of d x d instead of three, or one where tokens outnumber the width.
     """
 
     def __init__(

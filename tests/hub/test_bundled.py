@@ -52,3 +52,15 @@ def test_the_bare_name_loads_them_and_they_know_a_picture_again(name: str) -> No
     untrained = timm.create_model(name.partition(".")[0], num_classes=0)
     scores = found(pretrained), found(untrained)
     assert scores[0] > scores[1] + 0.1, scores
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_readme_shows_the_numbers_of_the_card(name: str) -> None:
+    card = (CARDS / name / "README.md").read_text(encoding="utf-8")
+    rows = (CARDS.parents[1] / "README.md").read_text(encoding="utf-8").splitlines()
+    row = next(row for row in rows if row.startswith(f"| [`{name}`]"))
+    for score in ("linear probe", "kNN, k = 20"):
+        (line,) = [line for line in card.splitlines() if line.startswith(f"| {score} |")]
+        pretrained, untrained = (cell.strip() for cell in line.split("|")[2:4])
+        assert f"| {pretrained}" in row
+        assert untrained in row
