@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.models.configs import (
     BASE,
-    MEAN_POOLED,
     MINIATURE,
-    PATCH8_32,
+    PATCH8_32_MEAN,
     PATCH16_224,
     SMALL,
     TINY,
@@ -84,19 +83,19 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def aot_tiny(pretrained: bool = False, **kwargs: Any) -> UnrolledTransformer:
     """AoT Tiny of Table 3 of the AoT-ADMM paper: 3.63 M parameters at 32x32."""
-    return _create("aot_tiny", {**TINY, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
+    return _create("aot_tiny", {**TINY, **PATCH8_32_MEAN}, pretrained, **kwargs)
 
 
 @register_model
 def aot_small(pretrained: bool = False, **kwargs: Any) -> UnrolledTransformer:
     """AoT Small of Table 3 of the AoT-ADMM paper: 8.11 M parameters at 32x32."""
-    return _create("aot_small", {**SMALL, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
+    return _create("aot_small", {**SMALL, **PATCH8_32_MEAN}, pretrained, **kwargs)
 
 
 @register_model
 def aot_base(pretrained: bool = False, **kwargs: Any) -> UnrolledTransformer:
     """AoT Base of Table 3 of the AoT-ADMM paper: 14.35 M parameters at 32x32."""
-    return _create("aot_base", {**BASE, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
+    return _create("aot_base", {**BASE, **PATCH8_32_MEAN}, pretrained, **kwargs)
 
 
 @register_model

@@ -18,9 +18,8 @@ from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.models.configs import (
     BASE,
     LARGE,
-    MEAN_POOLED,
     MINIATURE,
-    PATCH8_32,
+    PATCH8_32_MEAN,
     PATCH16_128,
     PATCH16_224,
     SMALL,
@@ -202,19 +201,19 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def crate_tiny(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Tiny of Table 1 of the AoT-ADMM paper: 5.41 M parameters at 32x32."""
-    return _create("crate_tiny", {**TINY, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
+    return _create("crate_tiny", {**TINY, **PATCH8_32_MEAN}, pretrained, **kwargs)
 
 
 @register_model
 def crate_small(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Small of Table 1 of the AoT-ADMM paper: 12.10 M parameters at 32x32."""
-    return _create("crate_small", {**SMALL, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
+    return _create("crate_small", {**SMALL, **PATCH8_32_MEAN}, pretrained, **kwargs)
 
 
 @register_model
 def crate_base(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Base of Table 1 of the AoT-ADMM paper: 21.44 M parameters at 32x32."""
-    return _create("crate_base", {**BASE, **PATCH8_32, **MEAN_POOLED}, pretrained, **kwargs)
+    return _create("crate_base", {**BASE, **PATCH8_32_MEAN}, pretrained, **kwargs)
 
 
 @register_model
