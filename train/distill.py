@@ -9,6 +9,7 @@ A student without MLPs starts from a ViT's other weights.
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -51,7 +52,11 @@ def main() -> None:
         if cfg.init is None:
             model, _ = create_with_first(cfg.model, [size, {}], num_classes=num_classes, **kwargs)
             return model, [name for name, _ in model.named_parameters()]
-        start: Any = teacher() if cfg.init == "teacher" else open_weights(cfg.init, model=cfg.teacher_model)
+        start: Any
+        if cfg.init == "teacher":
+            start = teacher()
+        else:  # a lone file does not say what it is of; a folder does, and may be of another model than the teacher
+            start = open_weights(cfg.init, model=cfg.teacher_model if Path(cfg.init).is_file() else None)
         student: Any = start_from(start, cfg.model, num_classes=start.num_classes, **size, **kwargs)
         return student, adapt(student, num_classes=num_classes, img_size=cfg.img_size)
 

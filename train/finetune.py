@@ -5,7 +5,8 @@
     python train/finetune.py --config train/recipes/table2_finetune.yaml --checkpoint RUN      Table 2's second half
 
 Weights come from a run folder, a folder in timm's format, hf-hub:ORG/NAME, a timm name, a file or a training
-checkpoint; positions are resampled to another image size.
+checkpoint; positions are resampled to another image size. With --model another architecture takes over the weights
+that it has a place for: vit_tiny_mlpfree those of a ViT, all but the MLPs.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from timm.task.classification import ClassificationTask
 
 from aotadmm_timm.engine.config import UserError, option, parse, run
 from aotadmm_timm.engine.supervised import SupervisedConfig, train_supervised
-from aotadmm_timm.engine.weights import adapt, open_weights
+from aotadmm_timm.engine.weights import adapt, open_or_start
 
 
 @dataclass(frozen=True)
 class Config(SupervisedConfig):
     checkpoint: str | None = option(None, "weights: run, model folder, hf-hub:ORG/NAME, timm name or file")
-    model: str | None = option(None, "timm name, for a --checkpoint file that lies outside a run or model folder")
+    model: str | None = option(
+        None, "timm name, for a lone --checkpoint file, or to start another architecture from the weights"
+    )
     layer_decay: float = option(0.75, "factor on the learning rate from each layer to the one before it; 1 for none")
 
     def __post_init__(self) -> None:
@@ -39,7 +42,7 @@ def main() -> None:
 
     def make_model(num_classes: int) -> tuple[Any, list[str]]:
         kwargs = {**cfg.model_kwargs, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
-        model = open_weights(source, model=cfg.model, img_size=cfg.img_size, model_kwargs=kwargs)
+        model = open_or_start(source, model=cfg.model, img_size=cfg.img_size, model_kwargs=kwargs)
         return model, adapt(model, num_classes=num_classes, img_size=cfg.img_size)
 
     origin = Path(source).resolve().name if Path(source).exists() else source.rpartition("/")[2]

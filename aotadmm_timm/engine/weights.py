@@ -28,27 +28,57 @@ def open_weights(
     Args:
         source: run folder or timm `local-dir:` folder, `hf-hub:ORG/NAME`, a timm name with pretrained weights, a
             .safetensors or .pth file, a training checkpoint.
-        model: timm name, for a file that does not lie in a run or model folder.
+        model: timm name, for a file that does not lie in a run or model folder; elsewhere it must be the stored one.
         model_kwargs: constructor arguments, over those stored with the weights.
     Raises: ValueError in one line; tensors that do not fit are named.
     """
     given = dict(model_kwargs or {})
     sizes: list[dict[str, Any]] = [{"img_size": img_size}, {}] if img_size else [{}]
     path = Path(source)
-    if path.is_file():
-        if path.name != "model.safetensors" or not (path.parent / "config.json").is_file():
-            return _from_file(path, model, sizes, given)
-        source = f"local-dir:{path.parent}"
+    if _is_bare_file(path):
+        return _from_file(path, model, sizes, given)
+    name = f"local-dir:{path.parent}" if path.is_file() else source
     failure: ValueError | None = None
     for size in sizes:
         try:
-            return load_model(source, **size, **given)[0]
+            loaded, origin = load_model(name, **size, **given)
+            break
         except ValueError as err:
             if "img_size" not in str(err):  # convolutional networks do not take it, nor need it
                 raise
             failure = err
-    assert failure is not None
-    raise failure
+    else:
+        assert failure is not None
+        raise failure
+    if model is not None and origin.architecture != model.partition(".")[0]:
+        raise UserError(f"{source}: the weights are of {origin.architecture}, not of {model}")
+    return loaded
+
+
+def open_or_start(
+    source: str, *, model: str | None, img_size: int | None, model_kwargs: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """`open_weights`; where another architecture lies than `model`, that one instead, started from them (`start_from`).
+
+    Raises: as those two.
+    """
+    if model is not None and not _is_bare_file(Path(source)):
+        stored: Any = open_weights(source)
+        if stored.pretrained_cfg["architecture"] != model.partition(".")[0]:
+            if not timm.is_model(model):
+                raise UserError(f"unknown model {model!r}{nearest(model, timm.list_models())}")
+            size = {"img_size": img_size} if img_size else {}
+            try:
+                return start_from(stored, model, num_classes=stored.num_classes, **size, **(model_kwargs or {}))
+            except UserError as err:
+                origin = stored.pretrained_cfg["architecture"]
+                raise UserError(f"{source}: {model} cannot start from weights of {origin}: {err}") from None
+    return open_weights(source, model=model, img_size=img_size, model_kwargs=model_kwargs)
+
+
+def _is_bare_file(path: Path) -> bool:
+    """Whether `path` is a file other than the weights of a model folder."""
+    return path.is_file() and not (path.name == "model.safetensors" and (path.parent / "config.json").is_file())
 
 
 def _from_file(path: Path, model: str | None, sizes: list[dict[str, Any]], given: dict[str, Any]) -> nn.Module:

@@ -165,6 +165,23 @@ def test_distill_into_a_vit_without_mlps(tmp_path: Path, teacher: Path, capsys: 
     assert not any("mlp" in key or "teacher" in key for key in state)
 
 
+def test_finetune_starts_another_architecture_from_the_weights(
+    tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The student of the distillation above without a teacher: the same start, and labels alone."""
+    out = tmp_path / "run"
+    student = ["--model", "test_vit_mlpfree", "--model-kwargs", "embed_dim=64", "depth=6", "num_heads=2"]
+    still = [*QUICK, "--num-samples", 64, "--lr", 1e-12, "--min-lr", 0, "--layer-decay", 1, "--output", out]
+    call("finetune.py", "--checkpoint", teacher, *student, *still)
+    assert "test_vit_mlpfree on digits" in (printed := capsys.readouterr().out)
+    assert "new parameters: none, the classifier is kept" in printed
+    before, after = (load_file(run / "encoder" / "model.safetensors") for run in (teacher, out))
+    assert not any("mlp" in key for key in after)
+    assert any("mlp" in key for key in before)
+    for key in after.keys() - {"patch_embed.proj.weight", "pos_embed"}:  # resampled: the student's patches are smaller
+        torch.testing.assert_close(after[key], before[key], rtol=0, atol=1e-6, msg=key)
+
+
 def test_distillation_token(tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
     deit = ["--model", "deit_tiny_distilled_patch16_224", "--model-kwargs", "embed_dim=48", "depth=2", "num_heads=2"]
     arguments = [*QUICK, "--teacher", teacher, "--head", "token", "--img-size", 32, "--output", tmp_path / "run"]
@@ -184,8 +201,15 @@ def test_refusals(tmp_path: Path, pretrained: Path, teacher: Path, capsys: pytes
         ("finetune.py", ["--checkpoint", pretrained, "--mixup", 1, "--batch-size", 63], ["--batch-size 63", "even"]),
         ("finetune.py", ["--checkpoint", pretrained, "--layer-decay", 0], ["--layer-decay"]),
         ("finetune.py", ["--checkpoint", pretrained, "--img-size", 4], ["4"]),
+        ("finetune.py", ["--checkpoint", pretrained, "--model", "test_aot_adm"], ["nearest known: test_aot_admm"]),
+        (
+            "finetune.py",
+            ["--checkpoint", pretrained, "--model", "test_vit"],
+            ["test_vit cannot start from weights of test_aot_admm"],
+        ),
         ("distill.py", [], ["--teacher"]),
         ("distill.py", ["--teacher", pretrained], ["0 classes"]),
+        ("distill.py", ["--teacher", teacher, "--teacher-model", "test_vit2"], ["of test_vit, not of test_vit2"]),
         ("distill.py", ["--teacher", teacher, "--model", "vit_tiny_mlpfre"], ["vit_tiny_mlpfree"]),
         ("distill.py", ["--teacher", teacher, "--init", "teacher"], ["vit_tiny_mlpfree", "does not fit"]),
         ("distill.py", ["--teacher", teacher, "--num-classes", 11], ["10 classes"]),
