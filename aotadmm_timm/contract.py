@@ -3,6 +3,7 @@
 Each row is a function of `build`, which creates the model with extra keyword arguments. A row fails by raising.
 """
 
+import io
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -31,8 +32,8 @@ def check_contract(name: str, *, exports: bool = True, **model_kwargs: Any) -> l
 
     Args:
         name: registered model name; the module that registers it must be imported.
-        exports: also TorchScript, torch.fx, torch.export, ONNX and full-graph compilation (some 10 s for a small
-            model; ONNX needs the packages onnx and onnxscript).
+        exports: also TorchScript, torch.jit.trace, torch.fx, torch.export, ONNX and full-graph compilation (some 10 s
+            for a small model; ONNX needs the packages onnx and onnxscript).
         model_kwargs: model arguments of every build, to check a large entry at a smaller depth or image size.
     Returns: names of the rows that passed, in order.
     Raises: ContractError listing every row that failed and why; ValueError if the name is not registered.
@@ -315,6 +316,19 @@ def torchscript(build: Build) -> None:
         expect_close(scripted(x), model(x), "TorchScript")
 
 
+def tracing(build: Build) -> None:
+    """torch.jit.trace, stored and read back, computes the same for another number of images."""
+    model = build().eval()
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
+        torch.jit.save(torch.jit.trace(model, images(model)), file)
+        file.seek(0)
+        x = images(model, 3)
+        expect_close(torch.jit.load(file)(x), model(x), "torch.jit.trace")
+
+
 def fx(build: Build) -> None:
     """A graph traced by torch.fx computes the same."""
     model = build().eval()
@@ -369,4 +383,4 @@ ROWS: list[Callable[[Build], None]] = [
     devices_and_dtypes,
     states,
 ]
-EXPORT_ROWS: list[Callable[[Build], None]] = [torchscript, fx, export, onnx, compilation]
+EXPORT_ROWS: list[Callable[[Build], None]] = [torchscript, tracing, fx, export, onnx, compilation]

@@ -89,6 +89,7 @@ def load_images(
     target_key: str | None = None,
     num_samples: int | None = None,
     classes: Sequence[str] | None = None,
+    labels: bool = True,
 ) -> LabelledImages:
     """Open a split of a data set (names above).
 
@@ -99,6 +100,8 @@ def load_images(
         input_key, target_key: columns of a Hugging Face data set; inferred if there is one candidate.
         num_samples: the first n images only.
         classes: the class list of train, when another split is opened; an unknown class is then an error.
+        labels: False if images without labels are welcome: their labels are -1, and a split without any is not passed
+            over for another.
     Raises: ValueError or FileNotFoundError naming the data set and what is wrong with it; NoSuchSplit, a ValueError,
         if there is no such split.
     """
@@ -110,9 +113,11 @@ def load_images(
     elif slash and prefix == "torch":
         images = sources.torchvision(name, split, root=root, download=download)
     elif slash and prefix == "hfds":
-        images = sources.hugging_face(name, rest, split, root=root, input_key=input_key, target_key=target_key)
+        images = sources.hugging_face(
+            name, rest, split, root=root, input_key=input_key, target_key=target_key, need_labels=labels
+        )
     elif slash and prefix == "wds":
-        images = sources.shards(name, rest, split, classes=classes)
+        images = sources.shards(name, rest, split, classes=classes, need_labels=labels)
     elif slash and prefix in ("hfids", "tfds"):
         raise ValueError(f"{name}: streamed data sets have no random access; use hfds/, wds/ or a folder")
     elif os.path.isdir(name):
@@ -190,12 +195,21 @@ def from_files(
 def from_pictures(
     name: str, split: str, picture: Callable[[int], Image.Image], labels: Sequence[int], classes: Sequence[str]
 ) -> LabelledImages:
-    """Images that a library already decodes; colour rules are still ours."""
+    """Images that a library already decodes; what it leaves of the colour rules is still ours."""
+
+    def read(row: int) -> Image.Image:
+        place = f"{name} {split}[{row}]"
+        try:
+            image = picture(row)
+        except (OSError, SyntaxError, ValueError) as error:  # Pillow's for damaged files
+            raise UnreadableImage(place, str(error) or type(error).__name__) from error
+        return to_rgb(image, name=place)
+
     return LabelledImages(
         name,
         split,
         tuple(classes),
         np.asarray(labels, np.int64),
-        read=lambda row: to_rgb(picture(row), name=f"{name} {split}[{row}]"),
+        read=read,
         rows=np.arange(len(labels)),
     )

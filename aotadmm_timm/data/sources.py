@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,11 +70,19 @@ def torchvision(name: str, split: str, *, root: str | Path | None, download: boo
 
 
 def hugging_face(
-    name: str, location: str, split: str, *, root: str | Path | None, input_key: str | None, target_key: str | None
+    name: str,
+    location: str,
+    split: str,
+    *,
+    root: str | Path | None,
+    input_key: str | None,
+    target_key: str | None,
+    need_labels: bool = True,
 ) -> LabelledImages:
     """A Hugging Face data set with an image column and a class column.
 
-    An evaluation split without any label (-1 or null, as of a challenge's test) is passed over for the next synonym.
+    An evaluation split without any label (-1 or null, as of a challenge's test) is passed over for the next synonym,
+    if labels are needed.
     """
     if not location:
         raise ValueError(f"{name}: which data set? hfds/ID or hfds/PATH")
@@ -93,15 +102,16 @@ def hugging_face(
     unlabelled: list[str] = []
     while True:
         chosen = _choose_split(name, split, [each for each in splits if each not in unlabelled])
-        data, image_key, label_key, labels = _labelled(name, splits[chosen], input_key, target_key)
-        if split not in EVALUATION_SPLITS or not len(labels) or (labels != -1).any():
+        data, image_key, label_key, labels = _labelled(name, splits[chosen], input_key, target_key, need_labels)
+        if not need_labels or split not in EVALUATION_SPLITS or not len(labels) or (labels != -1).any():
             break
-        logger.warning("%s: split %r has no labels", name, chosen)
+        logger.warning("%s: split %r has no labels, another one is taken for it", name, chosen)
         unlabelled.append(chosen)
-    features = data.features
-    names = getattr(features[label_key], "names", None) or [str(c) for c in range(int(labels.max(initial=-1)) + 1)]
-    if len(labels) and (labels.min() < 0 or labels.max() >= len(names)):
-        bad = next(int(c) for c in labels if not 0 <= c < len(names))
+    column = None if label_key is None else data.features[label_key]
+    names = getattr(column, "names", None) or [str(c) for c in range(int(labels.max(initial=-1)) + 1)]
+    lowest = 0 if need_labels else -1
+    if len(labels) and (labels.min() < lowest or labels.max() >= len(names)):
+        bad = next(int(c) for c in labels if not lowest <= c < len(names))
         raise ValueError(
             f"{name}: split {chosen!r} has the label {bad} in {label_key!r}, classes are 0..{len(names) - 1}"
         )
@@ -115,22 +125,20 @@ def hugging_face(
     return LabelledImages(name, chosen, tuple(names), labels, read, np.arange(len(labels)))
 
 
-def _labelled(name: str, data: Any, input_key: str | None, target_key: str | None) -> tuple[Any, str, str, np.ndarray]:
-    """A split, its image column, its label column, and the labels as int64, -1 for none."""
+def _labelled(
+    name: str, data: Any, input_key: str | None, target_key: str | None, need_labels: bool
+) -> tuple[Any, str, str | None, np.ndarray]:
+    """A split, its image column, its label column if any, and the labels as int64, -1 for none."""
     import datasets
 
     features = data.features
     image_key = _column(
         name, "input_key", input_key, features, [k for k, f in features.items() if isinstance(f, datasets.Image)]
     )
-    label_key = _column(
-        name,
-        "target_key",
-        target_key,
-        features,
-        [k for k, f in features.items() if isinstance(f, datasets.ClassLabel)],
-        preferred=("label", "fine_label"),
-    )
+    of_classes = [k for k, f in features.items() if isinstance(f, datasets.ClassLabel)]
+    if not need_labels and target_key is None and not of_classes:
+        return data, image_key, None, np.full(len(data), -1, np.int64)
+    label_key = _column(name, "target_key", target_key, features, of_classes, preferred=("label", "fine_label"))
     try:
         labels = np.asarray([-1 if label is None else label for label in data[label_key]], np.int64)
     except (TypeError, ValueError):
@@ -189,11 +197,14 @@ def folder(name: str, split: str, *, classes: Sequence[str] | None) -> LabelledI
     return from_files(name, split, paths, labels, order)
 
 
-def shards(name: str, location: str, split: str, *, classes: Sequence[str] | None) -> LabelledImages:
+def shards(
+    name: str, location: str, split: str, *, classes: Sequence[str] | None, need_labels: bool = True
+) -> LabelledImages:
     """Local WebDataset shards, indexed once for random access.
 
-    A sample is an image member and a `.cls` member (the class number) that share a key. Class names are the lines of
-    `classes.txt` beside the shards, or the numbers.
+    A sample is an image member and a `.cls` member (the class number) that share a key: the path up to the first dot
+    of the file name. Class names are the lines of `classes.txt` beside the shards, or the numbers. The split of a shard
+    is its folder, or a whole word of its name.
     """
     root = Path(os.path.expanduser(location))
     if not root.is_dir():
@@ -202,9 +213,10 @@ def shards(name: str, location: str, split: str, *, classes: Sequence[str] | Non
     if any(n in ("train", *EVALUATION_SPLITS) for n in inner):
         tars = sorted((root / _choose_split(name, split, inner)).glob("*.tar"))
     else:
-        words = sorted({w for p in root.glob("*.tar") for w in ("train", *EVALUATION_SPLITS) if w in p.name})
-        chosen = _choose_split(name, split, words)
-        tars = sorted(p for p in root.glob("*.tar") if chosen in p.name)
+        words = {p: re.split(r"[^A-Za-z]+", p.stem) for p in root.glob("*.tar")}  # "latest" is not of test
+        splits = [s for s in ("train", *EVALUATION_SPLITS) if any(s in each for each in words.values())]
+        chosen = _choose_split(name, split, splits)
+        tars = sorted(p for p, each in words.items() if chosen in each)
     places: list[tuple[Path, int, int]] = []
     labels: list[int] = []
     ids: list[str] = []
@@ -214,26 +226,29 @@ def shards(name: str, location: str, split: str, *, classes: Sequence[str] | Non
         try:
             with tarfile.open(tar) as archive:
                 for member in archive:
-                    key, _, suffix = member.name.partition(".")
+                    inside, _, file = member.name.rpartition("/")
+                    stem, _, suffix = file.partition(".")
+                    key = f"{inside}/{stem}" if inside else stem
                     if "." + suffix.lower() in IMAGE_SUFFIXES:
                         images[key] = (tar, member.offset_data, member.size)
                     elif suffix == "cls" and (content := archive.extractfile(member)) is not None:
                         numbers[key] = int(content.read())
         except (tarfile.TarError, ValueError) as err:
             raise ValueError(f"{tar}: {err}") from None
-        if missing := sorted(images.keys() - numbers.keys()):
+        if need_labels and (missing := sorted(images.keys() - numbers.keys())):
             raise ValueError(f"{tar}: no .cls member for {missing[0]!r}")
         for key in sorted(images):
             places.append(images[key])
-            labels.append(numbers[key])
+            labels.append(numbers.get(key, -1))
             ids.append(f"{tar}/{key}")
     if not places:
         raise ValueError(f"{name}: no images in its shards of split {split!r}")
     listing = root / "classes.txt"
     names = listing.read_text(encoding="utf-8").split("\n") if listing.is_file() else []
     order = [n for n in names if n] or list(classes or [str(c) for c in range(max(labels) + 1)])
-    if max(labels) >= len(order):
-        raise ValueError(f"{name}: label {max(labels)} but only {len(order)} class names")
+    if min(labels) < (0 if need_labels else -1) or max(labels) >= len(order):
+        bad = next(label for label in (min(labels), max(labels)) if not 0 <= label < len(order))
+        raise ValueError(f"{name}: label {bad} but classes are 0..{len(order) - 1}")
 
     def read(row: int) -> Image.Image:
         tar, offset, size = places[row]

@@ -33,15 +33,15 @@ class FeatureExtractor:
 
     Args:
         model: registered model name, run or model folder, or `hf-hub:ORG/NAME`.
-        layers: blocks whose output to take (negative ones count from the last); by default the model's own features.
-            Each gets the model's final norm, so the last one equals the model's own features.
+        layers: blocks whose output to take, in this order (negative ones count from the last); by default the model's
+            own features. Each gets the model's final norm, so the last one equals the model's own features.
         pool: "token" (the class token), "avg" (mean of the patch tokens), "none" (every token, prefix tokens first);
             by default the model's own pooling.
         batch_size: images per forward pass.
         device: torch device; by default the GPU if there is one.
         random_init: allow a model without weights.
     Attributes:
-        shape: of the features of one image: (d,), with layers (L, d), with pool "none" (T, d) or (L, T, d).
+        shape: of the features of one image: (d,), with L > 1 layers (L, d), with pool "none" (T, d) or (L, T, d).
         input_size: (H, W) that the model sees.
     Raises: ValueError in one line for a model, layer or pooling that does not exist.
     """
@@ -96,23 +96,27 @@ class FeatureExtractor:
         if not self.layers:
             return self.model(batch).float().cpu()
         model: Any = self.model
+        ascending = sorted(set(self.layers))  # the order in which timm returns them, whatever the order asked for
         maps = model.forward_intermediates(
             batch,
-            indices=list(self.layers),
-            return_prefix_tokens=True,
+            indices=ascending,
+            return_prefix_tokens=bool(model.num_prefix_tokens),
             norm=True,
             output_fmt="NLC",
             intermediates_only=True,
         )
-        pooled = []
-        for patches, prefix in maps:
-            tokens = torch.cat([prefix, patches], dim=1)
+        pooled = {}
+        for layer, tokens in zip(ascending, maps, strict=True):
+            if model.num_prefix_tokens:
+                patches, prefix = tokens
+                tokens = torch.cat([prefix, patches], dim=1)
             if self.pool != "none":
                 include_prefix = getattr(model, "pool_include_prefix", False)
                 tokens = global_pool_nlc(tokens, self.pool, model.num_prefix_tokens, include_prefix)
                 tokens = model.fc_norm(tokens)
-            pooled.append(tokens)
-        features = pooled[0] if len(pooled) == 1 else torch.stack(pooled, dim=1)
+            pooled[layer] = tokens
+        chosen = [pooled[layer] for layer in self.layers]
+        features = chosen[0] if len(chosen) == 1 else torch.stack(chosen, dim=1)
         return features.float().cpu()
 
     def warn_if_large(self, width: int, height: int) -> None:
@@ -160,12 +164,13 @@ def centered_cosine(queries: np.ndarray, gallery: np.ndarray, mean: np.ndarray |
     Pooled features share a common part, a large one where they are non-negative (pooled V of AoT-ADMM), so that plain
     cosines are close to 1; the differences between images lie around the mean.
     """
-    mean = gallery.mean(axis=0) if mean is None else mean
+    mean = gallery.mean(axis=0, dtype=np.float32) if mean is None else mean
     return finish(queries, mean, normalize=True) @ finish(gallery, mean, normalize=True).T
 
 
 def finish(features: np.ndarray, mean: np.ndarray | None, *, normalize: bool) -> np.ndarray:
-    """Features minus `mean`, then scaled to length 1 along the last axis (a zero vector stays zero)."""
+    """Features minus `mean`, then scaled to length 1 along the last axis (a zero vector stays zero), in float32."""
+    features = features.astype(np.float32, copy=False)  # squares of half precision overflow at 256
     if mean is not None:
         features = features - mean
     if normalize:
@@ -174,7 +179,7 @@ def finish(features: np.ndarray, mean: np.ndarray | None, *, normalize: bool) ->
 
 
 def _resolve(model: nn.Module, name: str, layers: Sequence[int], pool: str | None) -> tuple[tuple[int, ...], str]:
-    """Absolute layer numbers in ascending order, and the pooling; () and "model" for the model's own features."""
+    """Absolute layer numbers in the given order, and the pooling; () and "model" for the model's own features."""
     if pool is not None and pool not in POOLS:
         raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
     if not layers and pool is None:
@@ -189,6 +194,7 @@ def _resolve(model: nn.Module, name: str, layers: Sequence[int], pool: str | Non
     pool = pool or getattr(model, "global_pool", None)
     if pool not in POOLS:
         raise ValueError(f"{name}: its own pooling is {pool!r}; choose one of {', '.join(POOLS)}")
-    if pool == "token" and not getattr(model, "num_prefix_tokens", 0):
+    # prefix tokens may be registers alone; timm's models keep the class token as `cls_token`
+    if pool == "token" and not (model.num_prefix_tokens and getattr(model, "cls_token", model) is not None):
         raise ValueError(f"{name} has no class token; pool by 'avg' or 'none'")
-    return tuple(sorted({layer % depth for layer in layers or (-1,)})), pool
+    return tuple(layer % depth for layer in layers or (-1,)), pool

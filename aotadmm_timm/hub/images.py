@@ -67,9 +67,10 @@ def open_images(
             raise ValueError(f"{where}: expected a folder, a .txt file with one path per line, or a data set")
         return _file_list(Path(where))
     if where.startswith(_DATA_SETS) or where == "digits":
-        images = load_images(where, split, input_key=input_key, target_key=target_key)
+        images = load_images(where, split, input_key=input_key, target_key=target_key, labels=False)
         ids = [images.id_of(index) for index in range(len(images))]
-        return ImageSource(ids, images.labels, images.classes, lambda index: images[index][0])
+        labels = images.labels if (images.labels >= 0).any() else None
+        return ImageSource(ids, labels, images.classes, lambda index: images[index][0])
     raise FileNotFoundError(f"{where}: no such folder, file or data set ({', '.join(_DATA_SETS)}digits)")
 
 

@@ -66,11 +66,10 @@ def publish(
         folder = Path(scratch) / "model"
         prepare(Path(source), folder, repo_id=repo_id, model=model, license=license)
         if dry_run is not None:
-            Path(dry_run).parent.mkdir(parents=True, exist_ok=True)
-            aside = Path(f"{dry_run}.part")
-            shutil.rmtree(aside, ignore_errors=True)
-            shutil.copytree(folder, aside)
-            os.replace(aside, dry_run)
+            target = Path(dry_run)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as aside:
+                os.replace(shutil.copytree(folder, Path(aside) / "model"), target)
             return str(dry_run)
         request = {
             "repo_id": repo_id,

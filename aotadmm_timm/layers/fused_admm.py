@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from aotadmm_timm.layers.transforms import once_only
 
 # Elements in a block of tokens: its handful of float32 buffers stay in a core's cache. Between 2^17 and 2^19 the time
 # is level; as one block it is twice as long.
@@ -80,10 +81,10 @@ class _FusedADMMStep(torch.autograd.Function):
         return z.view(shape), v.view(shape), w.view(shape)
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, grad_z: Tensor | None, grad_v: Tensor | None, grad_w: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        once_only("the ADMM step on CPU")
         *saved, coefficients, gain = ctx.saved_tensors
         work, d = gain.dtype, gain.numel()
         a, b, c = coefficients.tolist()

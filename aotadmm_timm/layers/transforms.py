@@ -8,8 +8,22 @@ from aotadmm_timm.precision import is_symbol
 
 @torch.jit.unused
 def is_transformed(t: Tensor) -> bool:
-    """Whether torch.fx, torch.compile, torch.export or a torch.func transform reads the operations on `t`.
+    """Whether torch.fx, a tracer, torch.compile, torch.export or a torch.func transform reads the operations on `t`.
 
     A hand-written backward is closed to them: the compiler fuses plain operations itself, vmap needs a rule for each.
     """
-    return is_symbol(t) or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if is_symbol(t) or torch.jit.is_tracing() or torch.compiler.is_compiling():
+        return True
+    return torch._C._are_functorch_transforms_active()
+
+
+def once_only(what: str) -> None:
+    """Refuse, in a hand-written backward, to be differentiated again: its result would count as a constant.
+
+    torch's `once_differentiable` does so only where the incoming gradient depends on something trainable.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{what} has a hand-written backward, which cannot be differentiated again (create_graph=True); call "
+            "timm.layers.set_fused_attn(False) before the model is built"
+        )

@@ -167,7 +167,8 @@ _ALPHA_ORIGIN = {
     "paper_ids": "arXiv:2405.20299",
 }
 _cfg = partial(cifar_cfg, **_ORIGIN)
-_imagenet = partial(imagenet_cfg, **_ORIGIN)
+# as the official code evaluates: the shorter side to 256 pixels, the middle 224 of them, bilinear
+_imagenet = partial(imagenet_cfg, crop_pct=0.875, interpolation="bilinear", **_ORIGIN)
 _alpha = partial(imagenet_cfg, crop_pct=1.0, **_ALPHA_ORIGIN)
 
 default_cfgs = generate_default_cfgs(

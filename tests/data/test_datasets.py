@@ -13,6 +13,7 @@ import torchvision
 from PIL import Image
 
 from aotadmm_timm.data import NoSuchSplit, held_out_split, if_there, load_images
+from aotadmm_timm.data.datasets import from_pictures
 from aotadmm_timm.data.decode import UnreadableImage
 
 
@@ -272,6 +273,40 @@ def test_webdataset_shards(tmp_path: Path) -> None:
     shard(tmp_path / "data-train-002.tar", {"s9": (30, None)})
     with pytest.raises(ValueError, match=r"002.tar: no .cls member for 's9'"):
         load_images(f"wds/{tmp_path}", "train")
+
+
+def test_shards_belong_to_the_split_that_their_name_says_in_a_whole_word(tmp_path: Path) -> None:
+    shard(tmp_path / "latest-train-000.tar", {"./v1.0/a": (10, 0), "./v1.0/b": (20, 1)})
+    shard(tmp_path / "retrieval_val0.tar", {"./a": (30, 1)})
+    assert load_images(f"wds/{tmp_path}", "train").labels.tolist() == [0, 1]
+    assert load_images(f"wds/{tmp_path}", "test").labels.tolist() == [1]
+    with pytest.raises(NoSuchSplit, match="no split 'holdout'; it has train, val"):
+        load_images(f"wds/{tmp_path}", "holdout")
+
+
+def test_images_without_labels_where_none_are_needed(tmp_path: Path) -> None:
+    shard(tmp_path / "w" / "test.tar", {"a": (10, None), "b": (20, 1)})
+    assert load_images(f"wds/{tmp_path / 'w'}", "test", labels=False).labels.tolist() == [-1, 1]
+    features = datasets.Features({"img": datasets.Image()})
+    data = datasets.Dataset.from_dict({"img": [picture(10), picture(20)]}, features=features)
+    for split in ("train", "test"):
+        (tmp_path / "d").mkdir(exist_ok=True)
+        data.to_parquet(tmp_path / "d" / f"{split}-00000-of-00001.parquet")
+    name, cache = f"hfds/{tmp_path / 'd'}", tmp_path / "cache"
+    images = load_images(name, "test", root=cache, labels=False)
+    assert (images.split, images.labels.tolist()) == ("test", [-1, -1])
+    assert images[1][0].getpixel((0, 0))[0] == 20  # type: ignore[index]
+    with pytest.raises(ValueError, match="none of img fits; name one with --target-key"):
+        load_images(name, "test", root=cache)
+
+
+def test_a_damaged_file_of_a_library_is_named() -> None:
+    def picture_of(row: int) -> Image.Image:
+        raise OSError("image file is truncated")
+
+    images = from_pictures("torch/some", "test", picture_of, [0], ["a"])
+    with pytest.raises(UnreadableImage, match=r"torch/some test\[0\]: image file is truncated"):
+        images[0]
 
 
 def test_held_out_split() -> None:

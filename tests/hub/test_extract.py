@@ -61,10 +61,23 @@ def test_pools_and_layers_are_what_they_say() -> None:
     np.testing.assert_allclose(taps["token", ()](images), tokens[:, 0], atol=1e-5)
     np.testing.assert_allclose(taps["avg", ()](images), tokens[:, 1:].mean(1), atol=1e-5)
     two = taps["avg", (-1, 2)]
-    assert two.layers == (2, depth - 1)
+    assert two.layers == (depth - 1, 2)
     assert two(images).shape == (2, 2, 64)
-    np.testing.assert_allclose(two(images)[:, 1], tokens[:, 1:].mean(1), atol=1e-5)
+    np.testing.assert_allclose(two(images)[:, 0], tokens[:, 1:].mean(1), atol=1e-5)
+    repeated = FeatureExtractor("test_vit", random_init=True, layers=(2, -1, 2), pool="avg")(images)
+    np.testing.assert_array_equal(repeated, two(images)[:, [1, 0, 1]])
     assert taps["none", (-1, 2)](images).shape == (2, 2, *tokens.shape[1:])
+
+
+def test_a_model_without_class_token_has_layers_but_no_class_token(make_run: MakeRun) -> None:
+    run = make_run(class_token=False, global_pool="avg", fc_norm=False)
+    own, taps = FeatureExtractor(str(run)), FeatureExtractor(str(run), layers=(-1, 0))
+    np.testing.assert_allclose(taps([noise(0)])[:, 0], own([noise(0)]), atol=1e-5)
+    assert FeatureExtractor(str(run), pool="none")([noise(0)]).shape == (1, 16, 384)
+    with pytest.raises(ValueError, match="has no class token"):
+        FeatureExtractor(str(run), pool="token")
+    with pytest.raises(ValueError, match="has no class token"):  # its prefix tokens are registers
+        FeatureExtractor("vit_medium_patch16_reg4_gap_256", random_init=True, pool="token")
 
 
 def test_a_ramp_of_16_bit_grey_has_the_features_of_its_8_bit_copy(tiny: FeatureExtractor, tmp_path: Path) -> None:
@@ -101,6 +114,9 @@ def test_centred_cosine_finds_the_nearest_image_where_raw_cosines_are_all_alike(
     units = features / np.linalg.norm(features, axis=1, keepdims=True)
     raw = (wanted / np.linalg.norm(wanted)) @ units.T
     assert np.ptp(scores) > 2 * np.ptp(raw)
+    large = 300 / np.abs(features).max()  # squares that half precision cannot hold
+    half = centered_cosine(np.float16(large * wanted), np.float16(large * features))
+    np.testing.assert_allclose(half, scores, atol=0.02)
 
 
 def test_large_images_are_warned_of_once(tiny: FeatureExtractor) -> None:

@@ -175,6 +175,9 @@ def test_a_dry_run_needs_neither_network_nor_token(
     assert (written / "model.safetensors").stat().st_mode & 0o044 == 0o044
     with pytest.raises(ValueError, match="not an empty folder"):
         publish(run, REPO, dry_run=written)
+    (tmp_path / "out" / "again.part").mkdir()  # somebody else's
+    assert publish(run, REPO, dry_run=f"{tmp_path}/out/again/")
+    assert sorted(f.name for f in (tmp_path / "out").iterdir()) == ["again", "again.part", "look"]
 
 
 def test_config_json_builds_in_timm_and_in_transformers(make_run: MakeRun, tmp_path: Path) -> None:

@@ -123,3 +123,14 @@ def test_admm_step_takes_it_where_it_can() -> None:
         assert type(admm_step(z, v, w, m, **given)[0].grad_fn).__name__ != name  # type: ignore[arg-type]
     per_sample = torch.vmap(lambda x: admm_step(x, v[0], w[0], m[0], coefficients, tau, gain)[0])(z)
     torch.testing.assert_close(per_sample[0], admm_step(z[:1], v[:1], w[:1], m[:1], coefficients, tau, gain)[0][0])
+
+
+def test_a_second_derivative_is_refused_and_the_separate_operations_have_it() -> None:
+    """Also where the incoming gradient is constant: the second one would silently lack a term."""
+    given = inputs(torch.float64)
+    with pytest.raises(RuntimeError, match=r"cannot be differentiated again .*set_fused_attn"):
+        torch.autograd.grad(fused(*given)[1].sum(), given[0], create_graph=True)
+    (grad,) = torch.autograd.grad(separate(*given)[1].sum(), given[0], create_graph=True)
+    grad.square().sum().backward()
+    assert given[1].grad is not None
+    assert given[1].grad.abs().sum() > 0
