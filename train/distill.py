@@ -47,7 +47,7 @@ def main() -> None:
     def make_model(num_classes: int) -> tuple[Any, list[str]]:
         if not timm.is_model(cfg.model):
             raise UserError(f"unknown model {cfg.model!r}{nearest(cfg.model, timm.list_models())}")
-        kwargs = {**cfg.model_kwargs, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
+        kwargs = {**cfg.model_kwargs, **({} if cfg.drop_path is None else {"drop_path_rate": cfg.drop_path})}
         size: dict[str, Any] = {"img_size": cfg.img_size} if cfg.img_size else {}
         if cfg.init is None:
             model, _ = create_with_first(cfg.model, [size, {}], num_classes=num_classes, **kwargs)

@@ -41,7 +41,7 @@ def main() -> None:
         raise UserError("--checkpoint: which weights should be fine-tuned?")
 
     def make_model(num_classes: int) -> tuple[Any, list[str]]:
-        kwargs = {**cfg.model_kwargs, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
+        kwargs = {**cfg.model_kwargs, **({} if cfg.drop_path is None else {"drop_path_rate": cfg.drop_path})}
         model = open_or_start(source, model=cfg.model, img_size=cfg.img_size, model_kwargs=kwargs)
         return model, adapt(model, num_classes=num_classes, img_size=cfg.img_size)
 

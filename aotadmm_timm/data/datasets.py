@@ -108,6 +108,9 @@ def load_images(
     from . import sources
 
     prefix, slash, rest = name.partition("/")
+    for key, flag in ((input_key, "--input-key"), (target_key, "--target-key")):
+        if key is not None and not (slash and prefix == "hfds"):
+            raise ValueError(f"{name}: {flag} {key} names a column, which only hfds/ data sets have")
     if name == "digits":
         images = sources.digits(split)
     elif slash and prefix == "torch":
@@ -175,6 +178,15 @@ def held_out_split(labels: np.ndarray, fraction: float = 0.1, seed: int = 0) -> 
         held.append(rng.permutation(members)[:count])
     held_out = np.sort(np.concatenate(held)) if held else np.empty(0, np.int64)
     return np.setdiff1d(np.arange(len(labels)), held_out), held_out
+
+
+def hold_out(train: LabelledImages) -> tuple[LabelledImages, LabelledImages]:
+    """(the rest, the tenth that stands in for a missing test set), by `held_out_split`.
+
+    Unreadable images are to be left out afterwards: which images are held out then does not depend on them.
+    """
+    kept, held = held_out_split(train.labels)
+    return train.subset(kept), train.subset(held)
 
 
 def from_files(

@@ -88,6 +88,13 @@ def state_size(model: Any, size: int) -> None:
     model.pretrained_cfg = model.default_cfg = config
 
 
+def image_config(model: Any) -> dict[str, Any]:
+    """What a model's weights expect of images, and the names of its classes: the entries that a checkpoint lacks."""
+    config = dict(model.pretrained_cfg)
+    keys = ("mean", "std", "input_size", "label_names")
+    return {key: list(config[key]) for key in keys if config.get(key) is not None}
+
+
 def _check_size(model: Any, name: str, size: int) -> None:
     """Refuse a size that the model cannot take; warn where nothing is left of its resolution."""
     patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)

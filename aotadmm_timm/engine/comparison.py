@@ -13,7 +13,8 @@ from .records import Record
 
 # Keys that do not make runs different: repetitions differ in the seed, the others follow from what is there already.
 _REPEATED = {
-    "seed", "classes", "model_args", "convention", "architecture", "save_every", "stop_after", "evaluate", "log_every"
+    "seed", "classes", "model_args", "convention", "architecture", "save_every", "stop_after", "evaluate", "log_every",
+    "dataset_download",
 }  # fmt: skip
 # title, path in metrics.json, factor, digits
 _COLUMNS = (
@@ -46,11 +47,11 @@ def group(records: Sequence[Record]) -> list[Group]:
     keys = [
         key
         for key in dict.fromkeys(k for r in records for k in r.config)
-        if key not in _REPEATED and len({str(r.config.get(key)) for r in records}) > 1
+        if key not in _REPEATED and len({_option(r, key) for r in records}) > 1
     ]
     groups: dict[str, Group] = {}
     for record in records:
-        differs = {key: record.config.get(key) for key in keys}
+        differs = {key: _option(record, key) for key in keys}
         groups.setdefault(str(differs), Group(differs, [])).records.append(record)
     return list(groups.values())
 

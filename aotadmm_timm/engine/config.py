@@ -28,7 +28,9 @@ import yaml
 T = TypeVar("T")
 
 # What a run's config.yaml says beyond its options; it follows from them, so the file can be given as --config.
-DERIVED = frozenset({"method", "convention", "architecture", "model_args", "classes", "world"})
+DERIVED = frozenset(
+    {"method", "convention", "architecture", "model_args", "pretrained_cfg", "classes", "train_images", "world"}
+)
 
 
 class UserError(ValueError):
@@ -121,6 +123,9 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
         raise UserError(f"{key}: expected {name}, got {value!r}") from None
 
 
+_WORDS = {"yes": True, "on": True, "no": False, "off": False, "none": None}  # as YAML and the flags have them
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     """A mapping, or `key=value` pairs separated by blanks or commas (values read as JSON where they are JSON)."""
     if isinstance(value, Mapping):
@@ -131,9 +136,9 @@ def _mapping(value: Any) -> dict[str, Any]:
         if not equals:
             raise ValueError
         try:
-            out[name] = json.loads(text.replace("True", "true").replace("False", "false"))
+            out[name] = json.loads(text.replace("True", "true").replace("False", "false").replace("None", "null"))
         except json.JSONDecodeError:
-            out[name] = text
+            out[name] = _WORDS.get(text.lower(), text)
     return out
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm import distributed
-from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, if_there, load_images, only_readable
+from aotadmm_timm.data import LabelledImages, eval_loader, hold_out, if_there, load_images, only_readable
 from aotadmm_timm.evaluation import (
     attention_maps,
     augmentation_thickness,
@@ -65,7 +65,7 @@ class EvaluateConfig:
     report: bool = option(False, "write report.html, one page that needs no other file")
     batch_size: int = option(256, "images per forward pass")
     num_workers: int = option(0, "loader processes")
-    seed: int = option(0, "seed of splits, draws and views")
+    seed: int = option(0, "seed of the augmented views, and of the probes of --transfer")
     device: str | None = option(None, "cpu, cuda, cuda:1; the GPU if there is one")
     output: str | None = option(None, "folder for results; RUN/evaluation or evaluations/MODEL if not given")
 
@@ -74,6 +74,11 @@ class EvaluateConfig:
             raise UserError(f"--batch-size must be positive, got {self.batch_size}")
         if self.views == 1 or self.views < 0:
             raise UserError(f"--views must be 0 or at least 2, got {self.views}")
+        for key in ("dataset", "input_key", "target_key", "num_samples", "report") if self.transfer else ():
+            if getattr(self, key):
+                raise UserError(
+                    f"--{key.replace('_', '-')} is of no use with --transfer, which scores its own data sets"
+                )
 
 
 def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
@@ -107,7 +112,7 @@ def _single(cfg: EvaluateConfig, subject: Subject, folder: Path, device: torch.d
     dataset = cfg.dataset or subject.config.get("dataset")
     if dataset is None:
         raise UserError(f"--dataset is needed: {subject.name} is not a run that names one")
-    own = {k: subject.config.get(k) for k in ("data_dir", "input_key", "target_key")} if cfg.dataset is None else {}
+    own = subject.config if dataset == subject.config.get("dataset") else {}
     train, test, where = _open(cfg, dataset, own)
 
     # All that needs every process comes first; rank 0 then computes alone.
@@ -167,12 +172,13 @@ def _open(cfg: EvaluateConfig, dataset: str, own: dict[str, Any]) -> tuple[Label
     }
     keys |= {"root": cfg.data_dir or own.get("data_dir"), "download": cfg.dataset_download}
     train = load_images(dataset, "train", num_samples=cfg.num_samples, **keys)
-    test = if_there(lambda: load_images(dataset, "test", classes=train.classes, **keys))
-    train = only_readable(train)
+    test, where = if_there(lambda: load_images(dataset, "test", classes=train.classes, **keys)), "test"
     if test is None:
-        kept, held = held_out_split(train.labels)
-        return train.subset(kept), train.subset(held), "a held-out tenth of train"
-    return train, only_readable(test), "test"
+        if cfg.num_samples is None and own.get("num_samples"):  # the tenth that the run held out, which it never saw
+            train = load_images(dataset, "train", num_samples=own["num_samples"], **keys)
+        train, test = hold_out(train)
+        where = "a held-out tenth of train"
+    return only_readable(train), only_readable(test), where
 
 
 def _geometry(test: Features, views: Tensor | None, view_y: Tensor | None, classes: tuple[str, ...]) -> dict[str, Any]:

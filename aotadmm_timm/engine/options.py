@@ -37,7 +37,9 @@ class TrainConfig:
     warmup_epochs: float | None = option(
         None, "linear warm-up; a tenth of the run, at most 10, if not given", unit="epochs"
     )
-    weight_decay: float = option(0.05, "decoupled weight decay (not on norms, biases, tokens, positions, thresholds)")
+    weight_decay: float = option(
+        0.05, "weight decay, decoupled with adamw (not on norms, biases, tokens, positions, thresholds)"
+    )
     clip_grad: float | None = option(None, "clip the gradient norm to this")
     ema: float | None = option(None, "keep an exponential moving average of the weights with this decay, and export it")
     seed: int = option(0, "seed of everything random")

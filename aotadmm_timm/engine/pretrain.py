@@ -22,7 +22,7 @@ from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.methods.views import Views, feature_width
 
-from .backbone import compile_model, create_backbone, synchronise_batch_norm
+from .backbone import compile_model, create_backbone, image_config, synchronise_batch_norm
 from .config import UserError, as_dict, option
 from .curves import CurvesInTraining, draw_curves
 from .environment import amp_dtype, command_line, describe
@@ -75,11 +75,14 @@ class PretrainConfig(TrainConfig):
             raise UserError(f"--probe-every must be positive, got {self.probe_every}")
 
 
+# `views` and what it sets where they are not given
+VIEW_OPTIONS = ("views", "num_global", "num_local", "global_size", "local_size", "global_scale", "local_scale")
+
+
 def multi_crop(cfg: PretrainConfig) -> MultiCrop:
     """The views of a configuration."""
     kind = ("digits" if cfg.dataset == "digits" else "natural") if cfg.views == "auto" else cfg.views
-    keys = ("num_global", "num_local", "global_size", "local_size", "global_scale", "local_scale")
-    given = {k: getattr(cfg, k) for k in keys if getattr(cfg, k) is not None}
+    given = {k: getattr(cfg, k) for k in VIEW_OPTIONS[1:] if getattr(cfg, k) is not None}
     crop = (DIGITS if kind == "digits" else MultiCrop()).replace(seed=cfg.seed, **given)
     if unused := [key for key in ("local_size", "local_scale") if key in given and not crop.num_local]:
         flag = f"--{unused[0].replace('_', '-')}"
@@ -151,10 +154,12 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         "convention": method.convention(),
         "architecture": architecture,
         "model_args": model_args,
+        "pretrained_cfg": image_config(backbone),
         "classes": list(train.classes),
+        "train_images": len(train),
         "world": world,
     }
-    snapshot = open_run(cfg, run, config)
+    snapshot = open_run(cfg, run, config, steps_per_epoch)
     if main:
         print(
             f"{cfg.model} on {cfg.dataset}: {len(train)} images, {crop.num_global}x{crop.global_size} + "

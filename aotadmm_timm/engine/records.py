@@ -17,7 +17,18 @@ from .config import UserError, read_yaml
 from .run_folder import read_log, write_text
 
 # Keys of a configuration that say where and when, not what; and a long list that the data set's name stands for.
-_LEFT_OUT = ("output", "resume", "data_dir", "wandb", "import", "device", "num_workers", "classes")
+_LEFT_OUT = (
+    "output",
+    "resume",
+    "data_dir",
+    "wandb",
+    "import",
+    "device",
+    "num_workers",
+    "classes",
+    "pretrained_cfg",
+    "train_images",
+)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Opening a run folder: a new run, or the continuation of the one it holds."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,14 +9,14 @@ import torch
 from aotadmm_timm import distributed
 
 from . import checkpoint
-from .config import UserError
+from .config import UserError, read_yaml
 from .options import FREE, TrainConfig
 from .plugin import import_plugin
 from .run_folder import RunFolder
 from .trackers import WeightsAndBiases
 
 # What follows from the options, or may change in the course of a run.
-_DERIVED = {"convention", "model_args", "architecture"}
+_DERIVED = {"convention", "model_args", "architecture", "pretrained_cfg"}
 
 
 def begin(cfg: TrainConfig) -> torch.device:
@@ -29,15 +30,22 @@ def begin(cfg: TrainConfig) -> torch.device:
 
 
 def claim(cfg: TrainConfig, name: str) -> RunFolder:
-    """The folder of a run, refused before any work is done if it holds another one; `name` if --output is not given."""
+    """The folder of a run, refused before any work is done if it holds another one.
+
+    Without --output it is the run that --resume names, else `runs/{name}`.
+    """
     # Only one rank looks: it may have written before another one gets here.
-    return RunFolder(cfg.output or f"runs/{name}", resume=cfg.resume is not None or not distributed.is_main())
+    folder = cfg.output or _resumed(cfg.resume) or f"runs/{name}"
+    return RunFolder(folder, resume=cfg.resume is not None or not distributed.is_main())
 
 
-def open_run(cfg: TrainConfig, run: RunFolder, config: dict[str, Any]) -> dict[str, Any] | None:
+def open_run(cfg: TrainConfig, run: RunFolder, config: dict[str, Any], steps_per_epoch: int) -> dict[str, Any] | None:
     """Write the configuration and return the checkpoint to continue from; None at the start.
 
-    Raises: UserError if --resume finds only damaged checkpoints, another configuration, or not the same on all ranks.
+    Results of an earlier end of the run are removed if there are steps to do: they would be taken for those of its end.
+
+    Raises: UserError if --resume finds only damaged checkpoints, another configuration (in the checkpoint, or of the
+        run in the output folder), not the same on all ranks, or more steps than --stop-after.
     """
     main = distributed.is_main()
     distributed.barrier()
@@ -46,20 +54,42 @@ def open_run(cfg: TrainConfig, run: RunFolder, config: dict[str, Any]) -> dict[s
     if len(set(steps)) > 1:
         raise UserError(f"--resume: ranks see checkpoints of steps {steps}; all need the same run folder")
     if snapshot is not None:
-        _check_same(config, snapshot["config"])
+        _check_same(config, snapshot["config"], "the checkpoint")
+        last = steps_per_epoch * min(cfg.epochs, cfg.stop_after or cfg.epochs)
+        if snapshot["step"] > last:
+            raise UserError(
+                f"--stop-after {cfg.stop_after}: the checkpoint has {snapshot['step']} steps already, epoch "
+                f"{cfg.stop_after} ended at {last}"
+            )
+    if main and cfg.resume not in (None, "auto") and (run.path / "config.yaml").is_file():
+        _check_same(config, read_yaml(run.path / "config.yaml"), f"the run in {run.path}")
     if main:
         if cfg.resume:
             print(f"resuming at step {snapshot['step']}" if snapshot else "no checkpoint yet: starting at step 0")
         if cfg.wandb:
             run.trackers.append(WeightsAndBiases(cfg.wandb, run.path, config))
+        if snapshot is None or snapshot["step"] < last:
+            run.remove_results()
         run.write_config(config)
     return snapshot
 
 
-def _check_same(config: dict[str, Any], stored: dict[str, Any]) -> None:
+def _resumed(resume: str | None) -> Path | None:
+    """The run folder that --resume names: itself, or the one whose checkpoints/ the file lies in."""
+    if resume in (None, "auto"):
+        return None
+    path = Path(resume)
+    if path.is_file():
+        return path.parent.parent if path.parent.name == "checkpoints" else None
+    return path
+
+
+def _check_same(config: dict[str, Any], stored: dict[str, Any], where: str) -> None:
     for key, value in config.items():
-        if key not in FREE | _DERIVED and value != stored.get(key):
+        if key in FREE | _DERIVED or (key == "train_images" and key not in stored):
+            continue
+        if value != stored.get(key):
             raise UserError(
-                f"--resume: {key} is {value!r} here but {stored.get(key)!r} in the checkpoint; a resumed run keeps "
-                "its configuration (--output starts another one)"
+                f"--resume: {key} is {value!r} here but {stored.get(key)!r} in {where}; a resumed run keeps its "
+                "configuration (--output starts another one)"
             )

@@ -76,6 +76,11 @@ class RunFolder:
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         write_text(self.path / "metrics.json", json.dumps(metrics, indent=1) + "\n")
 
+    def remove_results(self) -> None:
+        """Remove metrics.json and encoder/, which belong to the end of a run."""
+        (self.path / "metrics.json").unlink(missing_ok=True)
+        shutil.rmtree(self.encoder, ignore_errors=True)
+
     def rewind_log(self, step: int) -> None:
         """Drop the rows after `step`: what a stopped run logged after its checkpoint is done again."""
         rows = [row for row in read_log(self.log_path) if row["step"] <= step]

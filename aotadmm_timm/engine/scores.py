@@ -7,7 +7,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, only_readable
+from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, hold_out, only_readable
 from aotadmm_timm.evaluation import extract_features, knn_accuracy
 from aotadmm_timm.evaluation.summary import frozen_scores
 
@@ -62,12 +62,11 @@ def final_scores(
 
     Without a test set the held-out tenth of train takes its place.
     """
-    train, where = only_readable(train), "test"
+    where = "test"
     if test is None:
-        kept, held = held_out_split(train.labels)
-        train, test, where = train.subset(kept), train.subset(held), "held-out tenth of train"
-    else:
-        test = only_readable(test)
+        train, test = hold_out(train)
+        where = "held-out tenth of train"
+    train, test = only_readable(train), only_readable(test)
     scores: dict[str, Any] = {"evaluated_on": where}
     models: dict[str, nn.Module] = {"pretrained": encoder, "untrained": untrained, "pixels": Pixels()}
     return scores | {key: model_scores(train, test, model, encoder, num_workers) for key, model in models.items()}

@@ -1,7 +1,7 @@
 """What is evaluated: a model, with its untrained twin, projector and views where a run tells them."""
 
 import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from aotadmm_timm.hub.loading import encoder_folder, load_encoder, read_config
 from aotadmm_timm.methods.projector import Projector
 
 from . import checkpoint
-from .config import build, key_of, read_yaml
+from .config import build, read_yaml
 from .plugin import import_plugin
-from .pretrain import PretrainConfig, multi_crop
+from .pretrain import VIEW_OPTIONS, PretrainConfig, multi_crop
 
 
 @dataclass
@@ -64,10 +64,9 @@ def load_subject(name: str, device: torch.device, *, random_init: bool = False, 
 
 def evaluation_views(subject: Subject, dataset: str, views: int, seed: int) -> MultiCrop:
     """The augmentation of the run's global views, or the default one for `dataset`, at the model's size."""
-    known = {key_of(f) for f in fields(PretrainConfig)}
     if subject.config:
-        cfg = build(PretrainConfig, {k: v for k, v in subject.config.items() if k in known}, source="config.yaml")
-        crop = multi_crop(cfg)
+        stated = {key: subject.config[key] for key in ("dataset", *VIEW_OPTIONS) if key in subject.config}
+        crop = multi_crop(build(PretrainConfig, stated, source="config.yaml"))
     else:
         crop = DIGITS if dataset == "digits" else MultiCrop()
     data = resolve_data_config(model=subject.model)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from timm.data.mixup import Mixup
 from timm.task.task import TrainingTask
@@ -16,13 +15,13 @@ from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
 from aotadmm_timm import distributed
-from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, if_there, only_readable
+from aotadmm_timm.data import LabelledImages, eval_loader, hold_out, if_there, only_readable
 from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
 from aotadmm_timm.data.photometric import Photometric
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.evaluation import extract_features
 
-from .backbone import compile_model, state_size, synchronise_batch_norm
+from .backbone import compile_model, image_config, state_size, synchronise_batch_norm
 from .config import UserError, as_dict, option
 from .curves import CurvesInTraining, draw_curves
 from .environment import amp_dtype, command_line, describe
@@ -46,7 +45,7 @@ class SupervisedConfig(TrainConfig):
     mixup: float = option(0.0, "alpha of mixup; 0 for none")
     cutmix: float = option(0.0, "alpha of cutmix; 0 for none")
     smoothing: float = option(0.1, "label smoothing")
-    drop_path: float = option(0.0, "stochastic depth rate")
+    drop_path: float | None = option(None, "stochastic depth rate; the one stored with the weights if not given")
     lr: float = option(5e-4, "peak learning rate")
     epochs: int = option(50, "passes over the training images")
 
@@ -90,6 +89,7 @@ class _Logits(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.train(model.training)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
@@ -150,10 +150,12 @@ def train_supervised(
         "method": name.partition("_")[0],
         "architecture": model.pretrained_cfg["architecture"],
         "model_args": {**model._model_args, "num_classes": classes},
+        "pretrained_cfg": image_config(model),
         "classes": list(train.classes),
+        "train_images": len(batches.images),
         "world": world,
     }
-    snapshot = open_run(cfg, run, config)
+    snapshot = open_run(cfg, run, config, steps_per_epoch)
     if main:
         rates = sorted({round(g.get("lr_scale", 1.0), 6) for g in optimizer.param_groups})
         print(
@@ -238,10 +240,10 @@ def _splits(cfg: SupervisedConfig) -> tuple[LabelledImages, LabelledImages, str]
     train = load_split(cfg, "train")
     if (test := if_there(lambda: load_split(cfg, "test", classes=train.classes))) is not None:
         return train, only_readable(test), "test"
-    kept, held = held_out_split(train.labels)
+    train, held = hold_out(train)
     if not len(held):
         raise UserError(f"{cfg.dataset}: no test set, and too few images to hold some out")
-    return train.subset(kept), only_readable(train.subset(np.asarray(held))), "held-out tenth of train"
+    return train, only_readable(held), "held-out tenth of train"
 
 
 def _own_size(model: Any) -> int:

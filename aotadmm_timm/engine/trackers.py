@@ -1,5 +1,6 @@
 """Where numbers go besides log.jsonl: TensorBoard if it is installed, Weights & Biases if it is asked for."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,15 @@ class WeightsAndBiases:
         except ImportError as err:
             raise UserError(f"--wandb: Weights & Biases cannot be imported ({err}): pip install wandb") from None
         folder.mkdir(parents=True, exist_ok=True)
-        # the folder's name is the run's id, so that --resume goes on with the same curves
+        # the folder is the run's id, so that --resume goes on with the same curves, and a/s0 is not b/s0
+        mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
         self._run = wandb.init(
-            project=project, dir=str(folder), name=folder.name, id=folder.name, resume="allow", config=config
+            project=project,
+            dir=str(folder),
+            name=folder.name,
+            id=f"{folder.name}-{mark}",
+            resume="allow",
+            config=config,
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:

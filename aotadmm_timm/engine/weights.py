@@ -96,8 +96,8 @@ def _from_file(path: Path, model: str | None, sizes: list[dict[str, Any]], given
         raise UserError(f"unknown model {name!r}{nearest(name, timm.list_models())}")
     if name != stored.get("architecture"):
         stored = {}  # arguments of another architecture
-    data = {key: stored.get("pretrained_cfg", {}).get(key) for key in ("mean", "std", "input_size")}
-    overlay = {key: value for key, value in data.items() if value is not None}
+    keys = ("mean", "std", "input_size", "label_names")
+    overlay = {key: value for key in keys if (value := stored.get("pretrained_cfg", {}).get(key)) is not None}
     state = checkpoint_weights(path)
     failure: Exception | None = None
     for size in sizes:

@@ -26,6 +26,8 @@ _PRIVATE_KEYS = {
     "import",
     "num_workers",
     "wandb",
+    "pretrained_cfg",
+    "train_images",
     "token",
 }
 # Entries of a block of scores that are no scores.

@@ -121,19 +121,21 @@ def open_source(source: Path, model: str | None = None) -> tuple[nn.Module, Run]
         raise ValueError(f"{source}: no such run, model folder or checkpoint")
     run = Run()
     arguments: dict[str, Any] = {}
+    overlay: dict[str, Any] = {}
     folder = source.parent.parent if source.parent.name == "checkpoints" else None
     if folder is not None:
         # The scores in metrics.json, the figure and the log belong to the end of the run, not to any checkpoint of it.
         run = Run(config=read_run(folder).config)
-        model = model or run.config.get("architecture", run.config.get("model"))
-        arguments = run.config.get("model_args", {})
+        stored = run.config.get("architecture", run.config.get("model"))
+        if model is None or model == stored:
+            model, arguments, overlay = stored, run.config.get("model_args", {}), run.config.get("pretrained_cfg", {})
     if model is None:
         raise ValueError(f"{source}: a checkpoint file does not say what model it belongs to; name it with --model")
     if not timm.is_model(model):
         raise ValueError(f"--model {model}: not a model registered with timm")
     state = checkpoint_weights(source)
     try:
-        return load_state(model, state, **arguments), run
+        return load_state(model, state, overlay=overlay, **arguments), run
     except (TypeError, ValueError) as error:
         raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
 

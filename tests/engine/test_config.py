@@ -54,6 +54,11 @@ def test_a_mapping_from_flags(flags: list[str]) -> None:
     assert parse(Config, flags).extra == {"depth": 3, "tie": True, "name": "x"}
 
 
+def test_words_for_yes_no_and_nothing_are_no_texts_in_a_mapping() -> None:
+    flags = ["--extra", "tie=no", "norm=yes", "drop=None", "rate=1e-3", "pool=avg"]
+    assert parse(Config, flags).extra == {"tie": False, "norm": True, "drop": None, "rate": 1e-3, "pool": "avg"}
+
+
 def test_a_mapping_from_yaml(tmp_path: Path) -> None:
     assert parse(Config, ["--config", write(tmp_path, "extra: {depth: 3, tie: true}\n")]).extra == {
         "depth": 3,

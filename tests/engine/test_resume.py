@@ -20,7 +20,7 @@ EMPTY: dict[str, Any] = {"state": {}, "window": [], "rng": None}
 def start(cfg: TrainConfig, **extra: Any) -> tuple[RunFolder, dict[str, Any] | None]:
     run = claim(cfg, "name")
     config = {**as_dict(cfg), "convention": {"w": 1.0}, "world": 1, **extra}
-    return run, open_run(cfg, run, config)
+    return run, open_run(cfg, run, config, steps_per_epoch=5)
 
 
 def test_a_new_run_then_its_continuation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +61,52 @@ def test_a_resumed_run_keeps_its_configuration(tmp_path: Path, change: dict[str,
     with pytest.raises(UserError, match="world is 2 here but 1"):
         start(replace(cfg, resume="auto"), world=2)
     assert (run.path / "config.yaml").read_text() == stored
+
+
+def test_results_of_an_earlier_end_do_not_outlive_the_next_step(tmp_path: Path) -> None:
+    """Else compare.py and push.py would take the scores after 2 epochs for those of the whole run."""
+    cfg = TrainConfig(output=str(tmp_path / "run"), epochs=4, stop_after=2)
+    run, _ = start(cfg)
+    stored = yaml.safe_load((run.path / "config.yaml").read_text())
+    checkpoint.save(run.checkpoints, {**EMPTY, "step": 10, "config": stored})
+    run.write_metrics({"pretrained": {"linear": 0.5}})
+    run.encoder.mkdir()
+    start(replace(cfg, resume="auto"))  # nothing to do: they stay
+    assert run.encoder.exists()
+    with pytest.raises(UserError, match="--stop-after 1: the checkpoint has 10 steps already, epoch 1 ended at 5"):
+        start(replace(cfg, resume="auto", stop_after=1))
+    assert (run.path / "metrics.json").exists()
+    start(replace(cfg, resume="auto", stop_after=None))
+    assert not (run.path / "metrics.json").exists()
+    assert not run.encoder.exists()
+
+
+def test_a_run_is_not_continued_into_the_folder_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    a = TrainConfig(output="a")
+    run, _ = start(a)
+    stored = yaml.safe_load((run.path / "config.yaml").read_text())
+    checkpoint.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
+    start(TrainConfig(output="b", lr=0.5))
+    before = (tmp_path / "b" / "config.yaml").read_text()
+    with pytest.raises(UserError, match=r"lr is 0\.001 here but 0\.5 in the run in b; .*--output"):
+        start(replace(a, output="b", resume="a"))
+    assert (tmp_path / "b" / "config.yaml").read_text() == before
+    for source in ("a", "a/checkpoints/last.pt"):  # without --output the run goes on where it is
+        again, snapshot = start(replace(a, output=None, resume=source))
+        assert snapshot is not None
+        assert again.path == Path("a")
+    assert start(replace(a, output="c", resume="a"))[0].path == Path("c")
+
+
+def test_more_images_than_before_are_noticed(tmp_path: Path) -> None:
+    """Order and schedule follow from their number."""
+    cfg = TrainConfig(output=str(tmp_path / "run"))
+    run, _ = start(cfg, train_images=100)
+    stored = yaml.safe_load((run.path / "config.yaml").read_text())
+    checkpoint.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
+    with pytest.raises(UserError, match="train_images is 101 here but 100"):
+        start(replace(cfg, resume="auto"), train_images=101)
 
 
 def test_without_wandb_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

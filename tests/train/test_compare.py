@@ -84,6 +84,15 @@ def test_a_run_that_was_stopped_early_says_how_far_it_came(tmp_path: Path) -> No
     assert row["epochs"] == "25 of 30"
 
 
+def test_runs_of_different_length_are_no_repetitions(tmp_path: Path) -> None:
+    make_run(tmp_path / "s0", 0.9, epochs=10, seed=0)
+    make_run(tmp_path / "s1", 0.5, epochs=10, seed=1, stop_after=2)
+    make_run(tmp_path / "s2", 0.8, epochs=10, seed=2, stop_after=10, dataset_download=True)
+    call(*(tmp_path / f"s{i}" for i in range(3)), "--output", tmp_path / "out")
+    with (tmp_path / "out" / "compare.csv").open() as file:
+        assert [(r["epochs"], r["n"]) for r in csv.DictReader(file)] == [("10", "2"), ("2 of 10", "1")]
+
+
 def test_records_give_the_same_table_and_name_no_place(
     tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 from PIL import Image
 
 from aotadmm_timm.data import load_images
+from aotadmm_timm.data.views import MultiCrop
 from aotadmm_timm.engine.config import parse
 from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
+from aotadmm_timm.evaluation.view_features import extract_view_features
 from aotadmm_timm.methods.lejepa import LeJEPA
 
 ROOT = Path(__file__).parents[2]
@@ -134,6 +137,37 @@ def test_a_registered_model_without_a_run(tmp_path: Path) -> None:
     assert set(result["layers"]["pretrained"]["curves"][1]) == {"layer", "sparsity", "compression", "compression_falls"}
 
 
+def test_a_finetuned_run_is_evaluated_on_the_tenth_that_it_never_saw(run: Path, tmp_path: Path) -> None:
+    """Views come from the data set then: its configuration states none."""
+    out = tmp_path / "tuned"
+    command = [sys.executable, str(ROOT / "train" / "finetune.py"), "--checkpoint", str(run), "--device", "cpu"]
+    data = draw_folder(tmp_path / "data", {"train": {"a": 60, "b": 60}})
+    command += [
+        "--dataset",
+        str(data),
+        "--num-samples",
+        "90",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "1",
+        "--output",
+        str(out),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    result = evaluate(settings(out, views=2, view_images=20))
+    assert (result["train_images"], result["test_images"]) == (81, 9)
+    assert result["geometry"]["pretrained"]["views"] == 2
+    assert evaluate(settings(out, num_samples=120))["train_images"] == 108
+
+
+def test_views_leave_a_model_in_the_mode_that_it_was_in() -> None:
+    model = timm.create_model("test_aot_admm", num_classes=0, drop_path_rate=0.5).eval()
+    images = load_images("digits", "train", num_samples=6)
+    extract_view_features({"m": model}, images, MultiCrop().replace(num_global=2, global_size=32))
+    assert not any(module.training for module in model.modules())
+
+
 def test_transfer_names_what_cannot_be_had_and_leaves_it_out(run: Path, tmp_path: Path, capsys: Any) -> None:
     data = draw_folder(tmp_path / "data", {"train": {"a": 9, "b": 8}, "test": {"a": 4, "b": 7}})
     names = (str(data), "torch/dtd", str(run.parent / "digits"), "torch/no_such")
@@ -158,6 +192,8 @@ def test_transfer_names_what_cannot_be_had_and_leaves_it_out(run: Path, tmp_path
         (["no_such_model", "--dataset", "digits"], "unknown model 'no_such_model'"),
         (["test_aot_admm", "--dataset", "digits"], "no weights of that name"),
         (["test_aot_admm", "--random-init"], "--dataset is needed"),
+        (["test_aot_admm", "--random-init", "--transfer", "--report"], "--report is of no use with --transfer"),
+        (["test_aot_admm", "--random-init", "--dataset", "digits", "--target-key", "x"], "only hfds/ data sets have"),
         (["RUN", "--dataset", "no/such/folder"], "no/such/folder"),
         (["RUN", "--views", "1"], "--views must be 0 or at least 2, got 1"),
         (["RUN", "--vews", "4"], "nearest known: --views"),

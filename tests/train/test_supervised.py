@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from aotadmm_timm.engine.run_folder import read_log
+from aotadmm_timm.hub.publish import open_source
 
 TRAIN = Path(__file__).parents[2] / "train"
 QUICK = ["--num-samples", 192, "--batch-size", 64, "--amp", "off", "--device", "cpu", "--log-every", 1, "--epochs", 1]
@@ -129,6 +131,27 @@ def test_a_checkpoint_of_an_unfinished_run_and_a_head_that_stays(
     assert "new parameters: head.weight, head.bias" in capsys.readouterr().out
     call("finetune.py", "--checkpoint", first / "checkpoints" / "last.pt", *QUICK, "--output", tmp_path / "second")
     assert "new parameters: none, the classifier is kept" in capsys.readouterr().out
+
+
+def test_drop_path_and_the_look_of_images_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    """Of an unfinished run, too, whose folder holds no encoder/ that states them."""
+    torch.manual_seed(0)
+    model = timm.create_model("test_aot_admm", num_classes=0, drop_path_rate=0.3)
+    model.pretrained_cfg = {**model.pretrained_cfg, "mean": (0.1, 0.2, 0.3)}
+    timm.models.save_for_hf(model, tmp_path / "start", safe_serialization=True, model_args={"drop_path_rate": 0.3})
+    few = [*QUICK, "--num-samples", 64, "--img-size", 48]
+    call("finetune.py", "--checkpoint", tmp_path / "start", *few, "--output", tmp_path / "a")
+    shutil.rmtree(tmp_path / "a" / "encoder")
+    last = tmp_path / "a" / "checkpoints" / "last.pt"
+    for flags, rate in (([], 0.3), (["--drop-path", 0], 0.0)):
+        out = tmp_path / f"b{rate}"
+        call("finetune.py", "--checkpoint", last, *few, *flags, "--output", out)
+        config = json.loads((out / "encoder" / "config.json").read_text())
+        assert config["pretrained_cfg"]["mean"] == [0.1, 0.2, 0.3]
+        assert config["pretrained_cfg"]["input_size"] == [3, 48, 48]
+        assert yaml.safe_load((out / "config.yaml").read_text())["model_args"]["drop_path_rate"] == rate
+    pushed, _ = open_source(last)
+    assert tuple(pushed.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)  # type: ignore[index]
 
 
 def test_mixed_and_resumed_is_the_run_that_was_not(tmp_path: Path, pretrained: Path) -> None:
