@@ -91,11 +91,11 @@ for got, want in zip(states, expected):  # alpha = 1 is plain ADMM, here without
 relaxed = timm.create_model("over_relaxed_tiny", alpha=1.6).eval()
 relaxed.load_state_dict(model.state_dict())
 assert not torch.equal(relaxed(x), model(x))
-print(len(rows), "rows")
+print(*rows)
 """
     run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "16 rows"
+    assert {"classifier", "states", "torchscript", "tracing", "onnx"} <= set(run.stdout.split())
 
 
 def test_public_names() -> None:
