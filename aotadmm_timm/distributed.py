@@ -6,6 +6,7 @@ the gradient of one process on the joined batch. A plain `dist.all_reduce` would
 too small by the number of ranks.
 """
 
+import inspect
 import os
 from typing import Any
 
@@ -13,6 +14,12 @@ import torch
 import torch.distributed as dist
 from timm.utils.distributed import init_distributed_device_so
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+# Keeps DistributedDataParallel from sending rank 0's buffers to all ranks in every forward pass. The later name of the
+# argument where torch has it: it warns of the earlier one.
+_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
 
 
 def is_initialized() -> bool:

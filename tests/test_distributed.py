@@ -70,7 +70,7 @@ METHODS = ("lejepa", "lambda-jepa", "lambda-jepa ema")
 def train(name: str, world: int, rank: int | None) -> dict[str, Any]:
     """Float32 steps on this rank's part of each batch: losses, and the first step's gradient."""
     module = method(name)
-    model: nn.Module = module if rank is None else DistributedDataParallel(module, broadcast_buffers=False)
+    model: nn.Module = module if rank is None else DistributedDataParallel(module, **distributed.OWN_BUFFERS)
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-4)
     losses, gradient = [], torch.zeros(0)
     for step in range(STEPS):

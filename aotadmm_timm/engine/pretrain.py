@@ -171,7 +171,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
     module: Any = method
     if world > 1:
         synchronise_batch_norm(backbone, device)
-        module = DistributedDataParallel(method, broadcast_buffers=False)
+        module = DistributedDataParallel(method, **distributed.OWN_BUFFERS)
 
     latest: dict[str, torch.Tensor | None] = {"embeddings": None}
 

@@ -167,7 +167,7 @@ def train_supervised(
             print(f"learning rates by depth: {', '.join(f'{cfg.lr * r:.3g}' for r in rates)}")
     if world > 1:
         synchronise_batch_norm(model, device)
-        task.prepare_distributed(broadcast_buffers=False)
+        task.prepare_distributed(**distributed.OWN_BUFFERS)
     if cfg.compile:
         compile_model(model, device)
 
