@@ -78,9 +78,7 @@ class _AllReduceSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        total = grad.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
+        return all_reduce_sum(grad)  # itself differentiable
 
 
 def all_reduce_sum(t: Tensor) -> Tensor:
@@ -118,9 +116,7 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        total = grad.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total.split(ctx.sizes)[rank()], None
+        return all_reduce_sum(grad).split(ctx.sizes)[rank()], None
 
 
 def all_gather(t: Tensor, *, sizes: list[int] | None = None) -> Tensor:

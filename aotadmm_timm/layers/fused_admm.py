@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotadmm_timm.layers.transforms import once_only
+from aotadmm_timm.autograd import once_only
+from aotadmm_timm.layers.transforms import PLAIN_OPERATIONS
 
 # Elements in a block of tokens: its handful of float32 buffers stay in a core's cache. Between 2^17 and 2^19 the time
 # is level; as one block it is twice as long.
@@ -84,7 +85,7 @@ class _FusedADMMStep(torch.autograd.Function):
     def backward(
         ctx: Any, grad_z: Tensor | None, grad_v: Tensor | None, grad_w: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        once_only("the ADMM step on CPU")
+        once_only("the ADMM step on CPU", PLAIN_OPERATIONS)
         *saved, coefficients, gain = ctx.saved_tensors
         work, d = gain.dtype, gain.numel()
         a, b, c = coefficients.tolist()

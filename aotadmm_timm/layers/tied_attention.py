@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotadmm_timm.layers.transforms import once_only
+from aotadmm_timm.autograd import once_only
+from aotadmm_timm.layers.transforms import PLAIN_OPERATIONS
 from aotadmm_timm.precision import at_least_float32
 
 _KEEP = 8  # tokens up to which the weights are kept for backward
@@ -37,7 +38,7 @@ class _TiedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        once_only("attention of short sequences on CPU")
+        once_only("attention of short sequences on CPU", PLAIN_OPERATIONS)
         w, *kept = ctx.saved_tensors
         shape = grad.shape
         grad = grad.reshape(w.shape)

@@ -17,13 +17,4 @@ def is_transformed(t: Tensor) -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
-def once_only(what: str) -> None:
-    """Refuse, in a hand-written backward, to be differentiated again: its result would count as a constant.
-
-    torch's `once_differentiable` does so only where the incoming gradient depends on something trainable.
-    """
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            f"{what} has a hand-written backward, which cannot be differentiated again (create_graph=True); call "
-            "timm.layers.set_fused_attn(False) before the model is built"
-        )
+PLAIN_OPERATIONS = "call timm.layers.set_fused_attn(False) before the model is built"

@@ -1,11 +1,12 @@
 """SIGReg: how far the embeddings are from a standard Gaussian, along random directions."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from aotadmm_timm.autograd import once_only
 from aotadmm_timm.distributed import all_reduce_sum, total_count, world_size
 from aotadmm_timm.precision import at_least_float32
 
@@ -66,7 +67,7 @@ def _sigreg(z: Tensor, directions: Tensor, num_knots: int, t_max: float, over_ra
     count = total_count(z.shape[-2], z.device) if over_ranks else z.shape[-2]
     if count < 1:
         raise ValueError(f"SIGReg needs at least one row, got z of shape {tuple(z.shape)}")
-    z = at_least_float32(z).reshape(-1, *z.shape[-2:])
+    z = at_least_float32(z).reshape(math.prod(z.shape[:-2]), *z.shape[-2:])
     return _EppsPulley.apply(z, directions.to(z), num_knots, t_max, count, over_ranks)
 
 
@@ -124,8 +125,8 @@ class _EppsPulley(torch.autograd.Function):
         return distance * (count / tests)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        once_only("SIGReg")
         (grad,) = ctx.saved_tensors
         # Every rank's loss depends on this rank's rows: their gradients add up.
         scale = all_reduce_sum(grad_output) if ctx.over_ranks else grad_output

@@ -204,3 +204,10 @@ def test_bad_settings_are_named() -> None:
         SIGReg(0)
     with pytest.raises(ValueError, match=r"num_knots >= 2 and t_max > 0, got 1 and 3.0"):
         SIGReg(4, num_knots=1)(torch.zeros(3, 4), 0)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    z = torch.randn(6, 4, requires_grad=True)
+    directions = unit_directions(4, 8, 0, 0)
+    with pytest.raises(RuntimeError, match="SIGReg has a hand-written backward"):
+        torch.autograd.grad(sigreg(z.tanh(), directions), z, create_graph=True)
