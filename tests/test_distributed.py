@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import timm
 import torch
 from methods.backbones import random_views, tiny_vit
 from processes import run_processes
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from aotadmm_timm import distributed
+from aotadmm_timm.engine.backbone import average_batch_norm
 from aotadmm_timm.losses import SACReg, SIGReg, invariance, pairwise_invariance
 from aotadmm_timm.methods import LambdaJEPA, LeJEPA, Method, Views
 from aotadmm_timm.methods.calibration import gradient_norms
@@ -100,6 +102,12 @@ def worker(world: int) -> dict[str, Any]:
         BatchNorm(5)(torch.zeros(1 if rank == 0 else 0, 5))
     except ValueError as error:
         found["single row"] = str(error)
+    some = joined(world, 6, 5)[slice(0, 6 if rank == 1 else 0)].requires_grad_()
+    value = SIGReg(16)(torch.stack([some, some * 2]), 4)
+    value.backward()
+    found["sigreg of one rank's rows"] = (value.detach(), some.grad)
+    found["second derivatives"] = second_derivatives()
+    found["statistics"] = statistics()
     found |= {name: train(name, world, rank) for name in METHODS}
     part = Views(*(view[:, rows(world, rank)] for view in random_views(sum(SPLITS[world]))))  # type: ignore[index]
     found["norms"] = gradient_norms(method("lejepa"), part)
@@ -124,6 +132,27 @@ def collectives() -> dict[str, Any]:
         "count": distributed.total_count(rank, torch.device("cpu")),
         "any": [distributed.any_rank(flag) for flag in (False, rank == 1)],
     }
+
+
+def second_derivatives() -> list[float]:
+    """Of the cube of the sum of x over the ranks, every rank's value counted: by `all_reduce_sum`, by `all_gather`."""
+    found = []
+    for total in (distributed.all_reduce_sum, lambda t: distributed.all_gather(t).sum(0, keepdim=True)):
+        x = torch.tensor([distributed.rank() + 1.0], requires_grad=True)
+        (first,) = torch.autograd.grad((total(x) ** 3).sum(), x, create_graph=True)
+        found += torch.autograd.grad(first.sum(), x)[0].tolist()
+    return found
+
+
+def statistics() -> list[dict[str, Tensor]]:
+    """Running statistics of a convolutional network after a step on each rank's own images, and averaged."""
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet", num_classes=0)
+    torch.manual_seed(distributed.rank())
+    model(torch.randn(4, 3, 32, 32) * (1 + distributed.rank()))
+    before = copy.deepcopy(dict(model.named_buffers()))
+    average_batch_norm(model)
+    return [before, dict(model.named_buffers())]
 
 
 @pytest.fixture(scope="module", params=sorted(SPLITS))
@@ -195,6 +224,33 @@ def test_calibration_equals_one_process(ranks: list[dict[str, Any]]) -> None:
     single = gradient_norms(method("lejepa"), random_views(sum(SPLITS[len(ranks)])))
     for found in ranks:
         assert found["norms"] == pytest.approx(single, rel=1e-4)
+
+
+def test_a_rank_without_rows_adds_nothing(ranks: list[dict[str, Any]]) -> None:
+    x = joined(len(ranks), 6, 5).requires_grad_()
+    value = SIGReg(16)(torch.stack([x, x * 2]), 4)
+    value.backward()
+    values, gradients = zip(*(found["sigreg of one rank's rows"] for found in ranks), strict=True)
+    assert all(torch.allclose(each, value, rtol=1e-9) for each in values)
+    assert torch.allclose(torch.cat(gradients) / len(ranks), x.grad, rtol=1e-7)  # type: ignore[arg-type]
+
+
+def test_second_derivatives_reach_all_ranks(ranks: list[dict[str, Any]]) -> None:
+    world = len(ranks)
+    total = world * (world + 1) / 2
+    for found in ranks:
+        assert found["second derivatives"] == pytest.approx([world * world * 6 * total] * 2)
+
+
+def test_running_statistics_of_a_backbone_are_averaged(ranks: list[dict[str, Any]]) -> None:
+    alone, averaged = zip(*(found["statistics"] for found in ranks), strict=True)
+    names = [key for key in alone[0] if "running" in key]
+    assert len(names) > 10
+    for name in names:
+        mean = torch.stack([each[name] for each in alone]).mean(0)
+        assert not torch.allclose(alone[0][name], mean)
+        for each in averaged:
+            torch.testing.assert_close(each[name], mean)
 
 
 def test_one_process_needs_no_group() -> None:

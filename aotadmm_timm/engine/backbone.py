@@ -7,6 +7,7 @@ from typing import Any
 import timm
 import torch
 from timm.models import is_model
+from timm.utils.distributed import distribute_bn
 from torch import nn
 
 import aotadmm_timm  # noqa: F401  (registers the families)
@@ -139,7 +140,16 @@ def synchronise_batch_norm(model: nn.Module, device: torch.device) -> None:
     if device.type == "cuda":
         timm.layers.convert_sync_batchnorm(model)
     elif distributed.is_main():
-        logger.warning("on CPUs each process has its own BatchNorm statistics: N processes do not equal one")
+        logger.warning("on CPUs each process normalises by its own batch in BatchNorm: N processes do not equal one")
+
+
+def average_batch_norm(model: nn.Module) -> None:
+    """Average the running statistics of the model's BatchNorm layers over the ranks, in place.
+
+    After every step, the ranks then have one model between them: the one that is evaluated, saved and resumed.
+    """
+    if distributed.world_size() > 1:
+        distribute_bn(model, distributed.world_size(), reduce=True)
 
 
 def first_line(err: BaseException) -> str:

@@ -22,7 +22,7 @@ from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.methods.views import Views, feature_width
 
-from .backbone import compile_model, create_backbone, image_config, synchronise_batch_norm
+from .backbone import average_batch_norm, compile_model, create_backbone, image_config, synchronise_batch_norm
 from .config import UserError, as_dict, option
 from .curves import CurvesInTraining, draw_curves
 from .environment import amp_dtype, command_line, describe
@@ -113,6 +113,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         build: backbone -> method (see `methods`).
     """
     device = begin(cfg)
+    environment = describe(device)  # now: the commit of the code that runs, not of a later one
     main, world = distributed.is_main(), distributed.world_size()
     run = claim(cfg, f"{name}_{cfg.model}_{cfg.dataset.strip('./').replace('/', '-')}_s{cfg.seed}")
     crop = multi_crop(cfg)
@@ -184,6 +185,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         return terms
 
     def after_step(done: int) -> None:
+        average_batch_norm(backbone)
         if hasattr(method, "update"):
             method.update(done, steps)
         if ema:
@@ -231,7 +233,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
         "train_images": len(train),
         "convention": method.convention(),
         "command": command_line(),
-        "environment": describe(device),
+        "environment": environment,
     }
     if main:
         run.save_encoder(encoder, model_args=model_args)

@@ -67,17 +67,23 @@ def read_record(path: str | Path) -> Record:
 
 
 def per_epoch(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """Means over the rows of each epoch, to five digits."""
-    epochs: dict[int, dict[str, list[float]]] = {}
+    """Means over the steps of each epoch, to five digits: a row is the mean of the steps since the last one."""
+    epochs: dict[int, dict[str, list[tuple[int, float]]]] = {}
+    last: dict[str, int] = {}
     for row in rows:
         values = epochs.setdefault(row["epoch"], {})
         for key, value in row.items():
             if key not in ("epoch", "step"):
-                values.setdefault(key, []).append(value)
+                values.setdefault(key, []).append((row["step"] - last.get(key, 0), value))
+                last[key] = row["step"]
     return [
-        {"epoch": epoch, **{k: float(f"{sum(v) / len(v):.5g}") for k, v in values.items()}}
+        {"epoch": epoch, **{key: float(f"{_weighted(pairs):.5g}") for key, pairs in values.items()}}
         for epoch, values in sorted(epochs.items())
     ]
+
+
+def _weighted(pairs: Sequence[tuple[int, float]]) -> float:
+    return sum(weight * value for weight, value in pairs) / sum(weight for weight, _ in pairs)
 
 
 def write_record(record: Record, folder: Path) -> Path:

@@ -7,9 +7,9 @@ from typing import Any
 
 import timm
 import torch
-from timm.data import resolve_data_config
 from torch import nn
 
+from aotadmm_timm.data.loading import data_config
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.hub.loading import encoder_folder, load_encoder, read_config
 from aotadmm_timm.methods.projector import Projector
@@ -35,7 +35,7 @@ class Subject:
     def image_size(self) -> tuple[int, int]:
         """(H, W) that the model sees."""
         size = getattr(getattr(self.model, "patch_embed", None), "img_size", None)
-        height, width = size or resolve_data_config(model=self.model)["input_size"][1:]
+        height, width = size or data_config(self.model)["input_size"][1:]
         return height, width
 
 
@@ -69,7 +69,7 @@ def evaluation_views(subject: Subject, dataset: str, views: int, seed: int) -> M
         crop = multi_crop(build(PretrainConfig, stated, source="config.yaml"))
     else:
         crop = DIGITS if dataset == "digits" else MultiCrop()
-    data = resolve_data_config(model=subject.model)
+    data = data_config(subject.model)
     return crop.replace(
         num_global=views, num_local=0, global_size=subject.image_size[0], mean=data["mean"], std=data["std"], seed=seed
     )

@@ -21,7 +21,7 @@ from aotadmm_timm.data.photometric import Photometric
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.evaluation import extract_features
 
-from .backbone import compile_model, image_config, state_size, synchronise_batch_norm
+from .backbone import average_batch_norm, compile_model, image_config, state_size, synchronise_batch_norm
 from .config import UserError, as_dict, option
 from .curves import CurvesInTraining, draw_curves
 from .environment import amp_dtype, command_line, describe
@@ -121,6 +121,7 @@ def train_supervised(
         layer_decay: see `make_optimizer`.
     """
     device = begin(cfg)
+    environment = describe(device)  # now: the commit of the code that runs, not of a later one
     main, world = distributed.is_main(), distributed.world_size()
     run = claim(cfg, name)
     train, test, where = _splits(cfg)
@@ -183,6 +184,11 @@ def train_supervised(
             terms["train_accuracy"] = (output.detach().argmax(1) == labels).float().mean()
         return terms
 
+    def after_step(done: int) -> None:
+        average_batch_norm(model)
+        if ema:
+            ema.update(model, step=done)
+
     curves = CurvesInTraining(run.path)
 
     def after_epoch(epoch: int) -> dict[str, float]:
@@ -211,7 +217,7 @@ def train_supervised(
         amp_dtype=amp_dtype(cfg.amp, device),
         **cfg.loop_options(),
         no_sync=task.no_sync if world > 1 else Loop.no_sync,
-        after_step=(lambda done: ema.update(model, step=done)) if ema else None,
+        after_step=after_step,
         after_epoch=after_epoch,
     )
     fit(loop, snapshot)
@@ -224,7 +230,7 @@ def train_supervised(
         "seconds": round(loop.seconds, 1),
         "images_per_second": images_per_second(run.log_path),
         "command": command_line(),
-        "environment": describe(device),
+        "environment": environment,
     }
     if main:
         run.save_encoder(result)

@@ -1,5 +1,6 @@
 """torchrun with two processes is one process with the double batch; SIGTERM stops both at one step, saved once."""
 
+import json
 import runpy
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from aotadmm_timm.engine import checkpoint
+from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
 from aotadmm_timm.engine.run_folder import read_log
 
 SCRIPT = Path(__file__).parents[2] / "train" / "lejepa.py"
@@ -49,3 +51,19 @@ def test_two_processes_equal_one_and_stop_together(tmp_path: Path, monkeypatch: 
     assert saved is not None
     assert f"stopped at step {saved['step']};" in output
     assert saved["step"] == losses(two)[-1]["step"]
+
+
+def test_two_processes_score_the_network_that_they_save(tmp_path: Path) -> None:
+    """Statistics of BatchNorm are each process's own where they cannot be shared; there is one network all the same."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(SCRIPT)]
+    network = "--model test_resnet --small-image-stem --projector 32 16 --num-slices 16 --lr 5e-3"
+    data = "--num-samples 192 --epochs 1 --batch-size 24 --amp off --device cpu"
+    command += f"{network} {data}".split()
+    run = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "each process normalises by its own batch in BatchNorm" in run.stderr
+    settings = EvaluateConfig(
+        run_or_model=str(tmp_path), device="cpu", views=0, layer_images=0, baseline=False, num_samples=192
+    )
+    scores = json.loads((tmp_path / "metrics.json").read_text())["pretrained"]
+    assert evaluate(settings)["scores"]["pretrained"] == pytest.approx(scores, rel=1e-6)
