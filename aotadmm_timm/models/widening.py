@@ -29,17 +29,25 @@ def widened(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor], *, seed: i
         or (key.endswith("attn.qkv.weight") and key.replace("qkv.weight", "proj.weight") not in narrow)
     ]:
         raise ValueError(f"widening: {tied[0]} is used in both directions and cannot be repeated")
+    fused = {  # queries, keys and values are repeated one by one; MSSA has one projection of that name
+        f"{key.removesuffix('.weight')}.{part}"
+        for key, value in narrow.items()
+        if key.endswith("qkv.weight") and value.shape[0] == 3 * value.shape[1]
+        for part in ("weight", "bias")
+    }
     generator = torch.Generator().manual_seed(seed)
     result = {}
     for key, target in wide.items():
         value, ratios = narrow[key].float().cpu(), _ratios(key, narrow[key], target)
-        if value.ndim == 2 and ratios[1] > 1:  # a matrix (out, in): the copies of an input share its weight
-            value = value.repeat(ratios[0], 1)
+        if key in fused:
+            value = torch.cat([block.repeat(ratios[0], *[1] * (value.ndim - 1)) for block in value.chunk(3)])
+            ratios[0] = 1
+        if value.ndim > 1 and ratios[1] > 1:  # (out, in, ...): the copies of an input share its weight
+            value = value.repeat(ratios[0], *[1] * (value.ndim - 1))
             parts = torch.rand(ratios[1], *value.shape, generator=generator)
             value = torch.cat(list(value * parts / parts.sum(0)), dim=1)
-        else:
-            value = value.repeat(*ratios)
-        result[key] = value.to(target)
+            ratios[:2] = 1, 1
+        result[key] = value.repeat(*ratios).to(target)
     return result
 
 

@@ -10,7 +10,7 @@ from aotadmm_timm.models.widening import widened
 NARROW = {"embed_dim": 48, "num_heads": 3}
 
 
-@pytest.mark.parametrize("name", ["test_aot_admm", "aot_tiny"])
+@pytest.mark.parametrize("name", ["test_aot_admm", "aot_tiny", "test_vit_mlpfree", "test_vit"])
 @pytest.mark.parametrize("times", [2, 3])
 def test_the_same_features_several_times_over(name: str, times: int) -> None:
     torch.manual_seed(0)
