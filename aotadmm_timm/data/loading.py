@@ -20,6 +20,26 @@ logger = logging.getLogger(__name__)
 Pictures = LabelledImages | Sequence[Image.Image | str | Path]
 
 
+def in_channels(model: Any) -> int:
+    """Channels of a model's images: what it says itself, else what its first convolution takes, else 3."""
+    if own := getattr(model, "in_chans", 0):
+        return int(own)
+    first = (getattr(model, "pretrained_cfg", None) or {}).get("first_conv") or ()
+    for name in (first,) if isinstance(first, str) else first:
+        return int(getattr(model.get_submodule(name), "in_channels", 3))
+    return int(resolve_data_config(model=model)["input_size"][0])
+
+
+def data_config(model: torch.nn.Module) -> dict[str, Any]:
+    """timm's data configuration of a model, with size, mean and std for the channels that it really has."""
+    config: dict[str, Any] = resolve_data_config(model=model)
+    channels = in_channels(model)
+    if len(config["mean"]) != channels:  # a configuration for RGB, a model for another number of channels
+        config["mean"], config["std"] = (((sum(v) / len(v)),) * channels for v in (config["mean"], config["std"]))
+    config["input_size"] = (channels, *config["input_size"][1:])
+    return config
+
+
 def preprocessing(
     model: torch.nn.Module, *, img_size: int | tuple[int, int] | None = None
 ) -> Callable[[Image.Image], torch.Tensor]:
@@ -27,11 +47,7 @@ def preprocessing(
 
     The size is the model's present one (after `set_input_size` or `img_size=`), not its pretrained configuration's.
     """
-    config = resolve_data_config(model=model)
-    channels = int(getattr(model, "in_chans", 0) or config["input_size"][0])
-    if len(config["mean"]) != channels:  # a configuration for RGB, a model for another number of channels
-        config["mean"], config["std"] = (((sum(v) / len(v)),) * channels for v in (config["mean"], config["std"]))
-    config["input_size"] = (channels, *config["input_size"][1:])
+    config = data_config(model)
     size = img_size or getattr(getattr(model, "patch_embed", None), "img_size", None)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
@@ -79,8 +95,7 @@ def eval_loader(
     """
     chosen = np.arange(len(images)) if indices is None else np.asarray(indices, np.int64)
     transform = preprocessing(model, img_size=img_size)
-    channels = int(getattr(model, "in_chans", 0) or resolve_data_config(model=model)["input_size"][0])
-    dataset: Any = _Transformed(images, transform, chosen, channels)
+    dataset: Any = _Transformed(images, transform, chosen, in_channels(model))
     return DataLoader(dataset, batch_size=batch_size, shuffle=False, num_workers=num_workers)
 
 

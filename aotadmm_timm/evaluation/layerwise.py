@@ -34,7 +34,8 @@ def layer_curves(model: nn.Module, images: Tensor, *, eps: float = 0.1) -> list[
         compression: sum over heads of R of the head's tokens, each scaled to unit length, as in CRATE's curves
             (Eqs. 6 and 7). Row l takes the states after layer l and the bases of layer l; row 0 those of layer 1.
             Tokens are taken as the attention receives them, after its LayerNorm.
-        compression_falls: share of images whose R^c (tokens not rescaled) is lower after the layer than before it.
+        compression_falls: share of images whose R^c(Z | U), of the state itself, is lower after the layer than before
+            it, same layer's bases.
         primal_residual, dual_residual: root mean square of Z - V and of V - V_previous (ADMM's, in units of rho).
         objective: the augmented Lagrangian of Eq. (9) over rho and over N d,
             b / c (N eps^2 / p) R^c(Z | U) + tau |V|_1 + 1/2 |Z - V + W|_F^2
@@ -66,15 +67,15 @@ def _chunk_curves(model: Any, images: Tensor, eps: float) -> Iterator[dict[str, 
         if after is not None:
             values["compression"] = _unit_compression(after, subspaces(block), eps)
         if layer > 0:
-            before = attention_input(block, states[layer - 1])
-            if after is not None and before is not None:
-                rates = [compression_rate(x, subspaces(block), eps=eps) for x in (before, after)]
+            rates = []
+            if after is not None:
+                rates = [compression_rate(s[0], subspaces(block), eps=eps) for s in states[layer - 1 : layer + 1]]
                 values["compression_falls"] = (rates[1] < rates[0]).float()
             if _is_admm(block, states[layer]):
                 z, v, _ = states[layer]
                 values["primal_residual"] = _rms(z - v)
                 values["dual_residual"] = _rms(v - states[layer - 1][1])
-                if after is not None and before is not None:
+                if rates:
                     values["objective"] = admm_objective(block, states[layer], rates[1], eps=eps)
                     start = admm_objective(block, states[layer - 1], rates[0], eps=eps)
                     values["objective_falls"] = (values["objective"] < start).float()

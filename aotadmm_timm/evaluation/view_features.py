@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from aotadmm_timm.data import LabelledImages
+from aotadmm_timm.data.loading import in_channels
 from aotadmm_timm.data.views import MultiCrop
 from aotadmm_timm.evaluation.features import extract_features
 
@@ -36,8 +37,15 @@ def extract_view_features(
     return features, labels
 
 
+# Pillow's weights of red, green and blue in a grey picture
+_LUMA = (0.299, 0.587, 0.114)
+
+
 class _EveryView(nn.Module):
-    """(B, V, C, H, W) -> (B, V d): the views of an image side by side, so that one row stays one image."""
+    """(B, V, C, H, W) -> (B, V d): the views of an image side by side, so that one row stays one image.
+
+    A model of one channel gets the views in grey.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -45,7 +53,10 @@ class _EveryView(nn.Module):
         self.train(model.training)  # a new module is in training mode, and what uses it restores that mode, inside too
 
     def forward(self, views: Tensor) -> Tensor:
-        features: Tensor = self.model(views.flatten(0, 1))
+        x = views.flatten(0, 1)
+        if in_channels(self.model) == 1:
+            x = (x * x.new_tensor(_LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+        features: Tensor = self.model(x)
         return features.unflatten(0, views.shape[:2]).flatten(1)
 
 

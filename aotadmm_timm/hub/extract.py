@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from aotadmm_timm import __version__
 from aotadmm_timm.data.decode import read_image, to_rgb
-from aotadmm_timm.data.loading import preprocessing
+from aotadmm_timm.data.loading import in_channels, preprocessing
 
 from .loading import load_encoder
 
@@ -64,7 +64,7 @@ class FeatureExtractor:
         self.model = network.to(self.device)
         self.layers, self.pool = _resolve(network, self.provenance.name, layers, pool)
         self.transform = preprocessing(network)
-        self.channels = int(getattr(network, "in_chans", 3))
+        self.channels = in_channels(network)
         if self.channels not in (1, 3):
             raise ValueError(f"{self.provenance.name} takes {self.channels} channels; images have 1 or 3")
         blank = self.prepare(Image.new("RGB", (64, 64)))

@@ -59,7 +59,7 @@ def test_admm_rows_are_the_literal_formulas() -> None:
                 unit = total = 0.0
                 for u in heads(block):
                     projected = u.T @ tokens.T
-                    total += literal_rate(projected, EPS)
+                    total += literal_rate(u.T @ z.T, EPS)
                     unit += literal_rate(projected / projected.norm(dim=0), EPS)
                 weight = coefficients[1] / coefficients[2] * n * EPS**2 / u.shape[1]
                 value = weight * total + block.tau * v.abs().sum() + 0.5 * ((z - v + w) ** 2).sum()
