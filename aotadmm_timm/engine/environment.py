@@ -45,8 +45,13 @@ def commit() -> str | None:
 
 
 def command_line() -> str:
-    """How this process was called, for the record of a run."""
-    return shlex.join(["python", f"train/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    """How this process was called, for the record of a run. torchrun leaves its options in the environment."""
+    launcher = ["python"]
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        launcher = ["torchrun", f"--nproc_per_node={os.environ['LOCAL_WORLD_SIZE']}"]
+        if (nodes := os.environ.get("GROUP_WORLD_SIZE", "1")) != "1":
+            launcher.append(f"--nnodes={nodes}")
+    return shlex.join([*launcher, f"train/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -65,5 +65,7 @@ def test_two_processes_score_the_network_that_they_save(tmp_path: Path) -> None:
     settings = EvaluateConfig(
         run_or_model=str(tmp_path), device="cpu", views=0, layer_images=0, baseline=False, num_samples=192
     )
-    scores = json.loads((tmp_path / "metrics.json").read_text())["pretrained"]
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["command"].startswith("torchrun --nproc_per_node=2 train/lejepa.py --model test_resnet ")
+    scores = metrics["pretrained"]
     assert evaluate(settings)["scores"]["pretrained"] == pytest.approx(scores, rel=1e-6)
