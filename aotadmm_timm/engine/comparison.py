@@ -77,8 +77,13 @@ def table(groups: Sequence[Group], *, always: Sequence[str] = ("model", "dataset
 
 
 def _option(record: Record, key: str) -> str:
-    """An option as a cell; of a run that was stopped before the end of its schedule, how far it came."""
+    """An option as a cell; of a run that was stopped before the end of its schedule, how far it came.
+
+    A fine-tuning that was given no model has its checkpoint's.
+    """
     value, stop = record.config.get(key), record.config.get("stop_after")
+    if key == "model" and value is None:
+        value = record.config.get("architecture")
     return f"{stop} of {value}" if key == "epochs" and stop and stop < value else str(value)
 
 

@@ -93,6 +93,13 @@ def test_runs_of_different_length_are_no_repetitions(tmp_path: Path) -> None:
         assert [(r["epochs"], r["n"]) for r in csv.DictReader(file)] == [("10", "2"), ("2 of 10", "1")]
 
 
+def test_a_finetuning_without_a_model_option_has_its_checkpoints(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", 0.8, model=None, architecture="aot_tiny", checkpoint="start")
+    call(run, "--output", tmp_path / "out")
+    with (tmp_path / "out" / "compare.csv").open() as file:
+        assert [row["model"] for row in csv.DictReader(file)] == ["aot_tiny"]
+
+
 def test_records_give_the_same_table_and_name_no_place(
     tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
