@@ -1,7 +1,7 @@
-"""What runs on a GPU, without one: shapes and devices of every operation of a step, no values.
+"""What runs on a GPU, without one: shapes and devices of models, methods, SIGReg's gradient, views and online probe.
 
 Torch's fake tensors have a device and no data. An operation on tensors of two devices raises, as on a GPU, and so does
-whatever would have to wait for a value: a step that passes does not stop for the device.
+whatever would have to wait for a value. Backward passes need a real device: `test_device.py`.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,6 @@ from aotadmm_timm.engine.online_probe import OnlineProbe
 from aotadmm_timm.losses import gaussianity, harmonics
 from aotadmm_timm.methods import LambdaJEPA, LeJEPA, Method, Views
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="test_device.py computes there")
-
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTensorMode]:
@@ -31,6 +29,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTensorMode]:
     """
     monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation=True: True)
+    harmonics._mixing.cache_clear()  # what it keeps for a real GPU
     yield FakeTensorMode()
     harmonics._mixing.cache_clear()
 

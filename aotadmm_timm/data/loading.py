@@ -24,9 +24,10 @@ def in_channels(model: Any) -> int:
     """Channels of a model's images: what it says itself, else what its first convolution takes, else 3."""
     if own := getattr(model, "in_chans", 0):
         return int(own)
-    first = (getattr(model, "pretrained_cfg", None) or {}).get("first_conv") or ()
-    for name in (first,) if isinstance(first, str) else first:
-        return int(getattr(model.get_submodule(name), "in_channels", 3))
+    first = (getattr(model, "pretrained_cfg", None) or {}).get("first_conv")
+    if first:  # one name, or several of which each sees the images
+        conv = model.get_submodule(first if isinstance(first, str) else first[0])
+        return int(getattr(conv, "in_channels", 3))
     return int(resolve_data_config(model=model)["input_size"][0])
 
 

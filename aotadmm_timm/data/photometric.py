@@ -76,7 +76,7 @@ def augment(x: Tensor, size: tuple[int, int], u: np.ndarray, order: np.ndarray, 
 
 
 def luma(x: Tensor) -> Tensor:
-    """Planes (3, n, P) -> grey (n, P)."""
+    """Planes (3, n, ...) -> grey (n, ...)."""
     return torch.mul(x[0], _LUMA[0]).add_(x[1], alpha=_LUMA[1]).add_(x[2], alpha=_LUMA[2])
 
 

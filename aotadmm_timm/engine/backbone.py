@@ -146,9 +146,10 @@ def synchronise_batch_norm(model: nn.Module, device: torch.device) -> None:
 def average_batch_norm(model: nn.Module) -> None:
     """Average the running statistics of the model's BatchNorm layers over the ranks, in place.
 
-    After every step, the ranks then have one model between them: the one that is evaluated, saved and resumed.
+    After every step, the ranks then have one model between them: the one that is evaluated, saved and resumed. On CUDA
+    they are equal already (`synchronise_batch_norm`).
     """
-    if distributed.world_size() > 1:
+    if distributed.world_size() > 1 and next(model.parameters()).device.type != "cuda":
         distribute_bn(model, distributed.world_size(), reduce=True)
 
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from aotadmm_timm.data import LabelledImages
 from aotadmm_timm.data.loading import in_channels
+from aotadmm_timm.data.photometric import luma
 from aotadmm_timm.data.views import MultiCrop
 from aotadmm_timm.evaluation.features import extract_features
 
@@ -37,10 +38,6 @@ def extract_view_features(
     return features, labels
 
 
-# Pillow's weights of red, green and blue in a grey picture
-_LUMA = (0.299, 0.587, 0.114)
-
-
 class _EveryView(nn.Module):
     """(B, V, C, H, W) -> (B, V d): the views of an image side by side, so that one row stays one image.
 
@@ -55,7 +52,7 @@ class _EveryView(nn.Module):
     def forward(self, views: Tensor) -> Tensor:
         x = views.flatten(0, 1)
         if in_channels(self.model) == 1:
-            x = (x * x.new_tensor(_LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+            x = luma(x.transpose(0, 1))[:, None]
         features: Tensor = self.model(x)
         return features.unflatten(0, views.shape[:2]).flatten(1)
 

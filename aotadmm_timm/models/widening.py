@@ -39,14 +39,14 @@ def widened(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor], *, seed: i
     result = {}
     for key, target in wide.items():
         value, ratios = narrow[key].float().cpu(), _ratios(key, narrow[key], target)
-        if key in fused:
-            value = torch.cat([block.repeat(ratios[0], *[1] * (value.ndim - 1)) for block in value.chunk(3)])
+        if value.ndim:
+            blocks = value.chunk(3) if key in fused else [value]
+            value = torch.cat([block for block in blocks for _ in range(ratios[0])])
             ratios[0] = 1
         if value.ndim > 1 and ratios[1] > 1:  # (out, in, ...): the copies of an input share its weight
-            value = value.repeat(ratios[0], *[1] * (value.ndim - 1))
             parts = torch.rand(ratios[1], *value.shape, generator=generator)
             value = torch.cat(list(value * parts / parts.sum(0)), dim=1)
-            ratios[:2] = 1, 1
+            ratios[1] = 1
         result[key] = value.repeat(*ratios).to(target)
     return result
 

@@ -59,7 +59,7 @@ def test_two_processes_score_the_network_that_they_save(tmp_path: Path) -> None:
     network = "--model test_resnet --small-image-stem --projector 32 16 --num-slices 16 --lr 5e-3"
     data = "--num-samples 192 --epochs 1 --batch-size 24 --amp off --device cpu"
     command += f"{network} {data}".split()
-    run = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     assert "each process normalises by its own batch in BatchNorm" in run.stderr
     settings = EvaluateConfig(
