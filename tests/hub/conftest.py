@@ -45,8 +45,6 @@ CONFIG = {
     "convention": {"method": "LeJEPA"},
     "architecture": "aot_admm_tiny",
     "model_args": {"depth": 2},
-    "output": "/home/somebody/runs/a",
-    "data_dir": "/home/somebody/data",
 }
 
 
@@ -59,7 +57,8 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         run.mkdir()
         model = timm.create_model("aot_admm_tiny", **{"num_classes": 0, "depth": 2, **kwargs})
         save_for_hf(model, str(run / "encoder"), safe_serialization=True)
-        (run / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+        places = {"output": str(run), "data_dir": str(tmp_path / "data")}
+        (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | places))
         (run / "metrics.json").write_text(json.dumps(METRICS))
         records = [{"step": s, "loss": 1 / (s + 1), "inv": 0.25, "lr": 1e-4} for s in range(3)]
         (run / "log.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records) + '{"step": 3, "lo')
