@@ -19,13 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import aotadmm_timm
+from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.data import load_images, only_readable
-from aotadmm_timm.engine.config import UserError, option, parse, run
-from aotadmm_timm.engine.run_folder import write_text
 from aotadmm_timm.engine.scores import model_scores
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.hub.card import model_card
 from aotadmm_timm.hub.publish import open_source
 from aotadmm_timm.models.configs import cifar_cfg
+from aotadmm_timm.runs.folder import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 LARGEST = 30e6  # bytes: every version of a file stays in the repository's history

@@ -9,7 +9,8 @@ number of heads; it is known for the published layouts, else give --num-heads.
 from dataclasses import dataclass
 
 import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm.engine.config import UserError, option, parse, run
+from aotadmm_timm.cli import option, parse, run
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.hub.convert import convert
 
 

@@ -20,8 +20,9 @@ import torch
 
 import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm import distributed
-from aotadmm_timm.engine.config import UserError, option, parse, run
+from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.plugin import import_plugin
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.hub.extract import DEFAULT_MODEL, POOLS, FeatureExtractor
 from aotadmm_timm.hub.feature_file import check_suffix
 from aotadmm_timm.hub.images import open_images

@@ -9,7 +9,7 @@ Anyone then has it with `import aotadmm_timm, timm; timm.create_model("hf-hub:OR
 from dataclasses import dataclass
 
 import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm.engine.config import option, parse, run
+from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.hub.publish import publish
 

@@ -24,7 +24,6 @@ import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm.data import eval_loader, load_images
 from aotadmm_timm.data.batches import MemoryBatches, Order, to_memory
 from aotadmm_timm.data.views import DIGITS, MultiCrop
-from aotadmm_timm.engine.run_folder import read_log
 from aotadmm_timm.evaluation import extract_features
 from aotadmm_timm.layers.proximal import admm_step
 from aotadmm_timm.layers.subspace_attention import subspace_attention
@@ -32,6 +31,7 @@ from aotadmm_timm.losses import SACReg, SIGReg, gaussianity
 from aotadmm_timm.losses.directions import orthonormal_slice, unit_directions
 from aotadmm_timm.methods import LeJEPA, Views
 from aotadmm_timm.models import layer_states
+from aotadmm_timm.runs.folder import read_log
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 FAMILIES = ["test_aot", "test_aot_admm", "test_crate", "test_crate_alpha", "test_vit_mlpfree"]

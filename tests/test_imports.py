@@ -8,9 +8,12 @@ import aotadmm_timm
 PACKAGE = Path(aotadmm_timm.__file__).parent
 
 # Each part may import itself and what is listed; everything may use FOUNDATION.
-FOUNDATION = {"autograd", "distributed", "precision"}
+FOUNDATION = {"autograd", "distributed", "errors", "precision"}
 ALLOWED = {
     "autograd": set(),
+    "errors": set(),
+    "runs": set(),
+    "cli": {"runs"},
     "distributed": set(),
     "precision": set(),
     "layers": set(),
@@ -21,8 +24,8 @@ ALLOWED = {
     "data": {"models"},
     "methods": {"losses", "models", "theory"},
     "evaluation": {"models", "layers", "data", "theory", "losses"},
-    "hub": {"models", "layers", "data", "evaluation"},
-    "engine": {"models", "losses", "methods", "data", "evaluation", "theory", "hub"},
+    "hub": {"models", "layers", "data", "evaluation", "runs"},
+    "engine": {"models", "losses", "methods", "data", "evaluation", "theory", "hub", "runs", "cli"},
 }
 
 

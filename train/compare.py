@@ -13,11 +13,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotadmm_timm.engine.comparison import as_csv, as_latex, as_markdown, as_text, draw, group, table
-from aotadmm_timm.engine.config import UserError, option, parse, run
-from aotadmm_timm.engine.correlation import rank_correlations
-from aotadmm_timm.engine.records import read_record, write_record
-from aotadmm_timm.engine.run_folder import write_text
+from aotadmm_timm.cli import option, parse, run
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.runs.comparison import as_csv, as_latex, as_markdown, as_text, draw, group, table
+from aotadmm_timm.runs.correlation import rank_correlations
+from aotadmm_timm.runs.folder import write_text
+from aotadmm_timm.runs.records import read_record, write_record
 
 _TABLE = re.compile(r"(<!-- (table|correlations): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

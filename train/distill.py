@@ -16,10 +16,11 @@ import timm
 from timm.task.task import TrainingTask
 from timm.task.token_distillation import TokenDistillationTask
 
+from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.backbone import create_with_first
-from aotadmm_timm.engine.config import UserError, nearest, option, parse, run
 from aotadmm_timm.engine.supervised import SupervisedConfig, train_supervised
 from aotadmm_timm.engine.weights import adapt, open_weights, start_from
+from aotadmm_timm.errors import UserError, nearest
 from aotadmm_timm.methods.distillation import HardDistillation, Teacher
 
 

@@ -10,7 +10,7 @@ Features are frozen. Every choice (the probe's penalty) is made inside train; te
 digits take half a minute; the probes of 50,000 features of width 384 take about ten seconds each.
 """
 
-from aotadmm_timm.engine.config import parse, run
+from aotadmm_timm.cli import parse, run
 from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from timm.task.classification import ClassificationTask
 
-from aotadmm_timm.engine.config import UserError, option, parse, run
+from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.supervised import SupervisedConfig, train_supervised
 from aotadmm_timm.engine.weights import adapt, open_or_start
+from aotadmm_timm.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from aotadmm_timm.engine.config import option, parse, run
+from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
 from aotadmm_timm.methods.lambda_jepa import LambdaJEPA
 

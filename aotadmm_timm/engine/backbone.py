@@ -12,8 +12,7 @@ from torch import nn
 
 import aotadmm_timm  # noqa: F401  (registers the families)
 from aotadmm_timm import distributed
-
-from .config import UserError, nearest
+from aotadmm_timm.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .config import UserError
+from aotadmm_timm.errors import UserError
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm import distributed
+from aotadmm_timm.cli import option
 from aotadmm_timm.data import LabelledImages, eval_loader, hold_out, if_there, load_images, only_readable
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation import (
     attention_maps,
     augmentation_thickness,
@@ -29,11 +31,10 @@ from aotadmm_timm.evaluation.summary import align, format_table, frozen_scores, 
 from aotadmm_timm.evaluation.transfer import TRANSFER
 from aotadmm_timm.evaluation.view_features import extract_view_features
 from aotadmm_timm.models.unrolled import UnrolledTransformer
+from aotadmm_timm.runs.curves import draw_curves
+from aotadmm_timm.runs.environment import describe
+from aotadmm_timm.runs.folder import write_text
 
-from .config import UserError, option
-from .curves import draw_curves
-from .environment import describe
-from .run_folder import write_text
 from .subject import Subject, evaluation_views, load_subject
 from .transfer import transfer
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from aotadmm_timm import distributed
+from aotadmm_timm.runs.folder import RunFolder
 
 from . import checkpoint
-from .run_folder import RunFolder
 
 VERSION = 1
 

@@ -7,7 +7,8 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_grou
 from timm.scheduler.cosine_lr import CosineLRScheduler
 from torch import nn
 
-from .config import UserError
+from aotadmm_timm.errors import UserError
+
 from .options import TrainConfig
 
 

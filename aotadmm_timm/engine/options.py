@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .config import UserError, option
+from aotadmm_timm.cli import option
+from aotadmm_timm.errors import UserError
 
 # Options that do not change what a step computes or what is logged: they may differ when a run is resumed.
 FREE = {

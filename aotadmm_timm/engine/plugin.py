@@ -5,7 +5,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from .config import UserError
+from aotadmm_timm.errors import UserError
 
 
 def import_plugin(name: str) -> None:

@@ -14,24 +14,25 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from aotadmm_timm import distributed
+from aotadmm_timm.cli import as_dict, option
 from aotadmm_timm.data import LabelledImages, if_there, load_images
 from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
 from aotadmm_timm.data.views import DIGITS, MultiCrop
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation.expansion import expansion_diagnostics
 from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.methods.views import Views, feature_width
+from aotadmm_timm.runs.curves import CurvesInTraining, draw_curves
+from aotadmm_timm.runs.environment import amp_dtype, command_line, describe
+from aotadmm_timm.runs.folder import images_per_second
 
 from .backbone import average_batch_norm, compile_model, create_backbone, image_config, synchronise_batch_norm
-from .config import UserError, as_dict, option
-from .curves import CurvesInTraining, draw_curves
-from .environment import amp_dtype, command_line, describe
 from .loop import Loop, fit
 from .online_probe import OnlineProbe
 from .optimizer import make_optimizer, make_schedule
 from .options import TrainConfig
 from .resume import begin, claim, open_run
-from .run_folder import images_per_second
 from .scores import HeldOutProbe, final_scores
 from .weights import initialise
 

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from aotadmm_timm import distributed
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.runs.config import read_yaml
+from aotadmm_timm.runs.folder import RunFolder
+from aotadmm_timm.runs.trackers import WeightsAndBiases
 
 from . import checkpoint
-from .config import UserError, read_yaml
 from .options import FREE, TrainConfig
 from .plugin import import_plugin
-from .run_folder import RunFolder
-from .trackers import WeightsAndBiases
 
 # What follows from the options, or may change in the course of a run.
 _DERIVED = {"convention", "model_args", "architecture", "pretrained_cfg"}

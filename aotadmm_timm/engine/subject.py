@@ -9,13 +9,14 @@ import timm
 import torch
 from torch import nn
 
+from aotadmm_timm.cli import build
 from aotadmm_timm.data.loading import data_config
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.hub.loading import encoder_folder, load_encoder, read_config
 from aotadmm_timm.methods.projector import Projector
+from aotadmm_timm.runs.config import read_yaml
 
 from . import checkpoint
-from .config import build, read_yaml
 from .plugin import import_plugin
 from .pretrain import VIEW_OPTIONS, PretrainConfig, multi_crop
 

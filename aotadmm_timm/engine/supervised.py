@@ -15,22 +15,23 @@ from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
 from aotadmm_timm import distributed
+from aotadmm_timm.cli import as_dict, option
 from aotadmm_timm.data import LabelledImages, eval_loader, hold_out, if_there, only_readable
 from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
 from aotadmm_timm.data.photometric import Photometric
 from aotadmm_timm.data.views import DIGITS, MultiCrop
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation import extract_features
+from aotadmm_timm.runs.curves import CurvesInTraining, draw_curves
+from aotadmm_timm.runs.environment import amp_dtype, command_line, describe
+from aotadmm_timm.runs.folder import images_per_second
 
 from .backbone import average_batch_norm, compile_model, image_config, state_size, synchronise_batch_norm
-from .config import UserError, as_dict, option
-from .curves import CurvesInTraining, draw_curves
-from .environment import amp_dtype, command_line, describe
 from .loop import Loop, fit
 from .optimizer import make_optimizer, make_schedule
 from .options import TrainConfig
 from .pretrain import load_split
 from .resume import begin, claim, open_run
-from .run_folder import images_per_second
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from aotadmm_timm.data import LabelledImages, eval_loader, only_readable
 from aotadmm_timm.evaluation import extract_features, knn_accuracy, linear_probe
 from aotadmm_timm.evaluation.summary import align, to_json
 from aotadmm_timm.evaluation.transfer import load_transfer
+from aotadmm_timm.runs.environment import describe
+from aotadmm_timm.runs.folder import write_text
 
-from .environment import describe
-from .run_folder import write_text
 from .subject import Subject
 
 

@@ -8,12 +8,13 @@ import timm
 import torch
 from torch import nn
 
+from aotadmm_timm.errors import UserError, nearest
 from aotadmm_timm.hub.loading import load_model, load_state, read_config
 from aotadmm_timm.hub.publish import checkpoint_weights
 from aotadmm_timm.models.widening import widened
+from aotadmm_timm.runs.config import read_yaml
 
 from .backbone import create_with_first, first_line
-from .config import UserError, nearest, read_yaml
 
 
 def open_weights(

@@ -12,8 +12,7 @@ import yaml
 from huggingface_hub import ModelCardData, get_token
 
 from aotadmm_timm import __version__
-
-from .places import placeless_command
+from aotadmm_timm.runs.places import placeless_command
 
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9_]{8,}")
 # Recipe keys that tell about the author's machine, not about the model.

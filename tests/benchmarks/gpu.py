@@ -42,7 +42,7 @@ GRACE = 15.0  # of them between asking a process to end and ending it
 
 MACHINE = """
 import json, sys, time, torch
-from aotadmm_timm.engine.environment import describe
+from aotadmm_timm.runs.environment import describe
 device = torch.device(sys.argv[1])
 a = torch.randn(int(sys.argv[2]), int(sys.argv[2]), device=device).bfloat16()
 best = float("inf")

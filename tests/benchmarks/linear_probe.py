@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.data import eval_loader, load_images
-from aotadmm_timm.engine.config import option, parse, run
 from aotadmm_timm.evaluation import extract_features, linear_probe
 from aotadmm_timm.evaluation.linear_probe import PENALTIES, _splits, _standardise
 from aotadmm_timm.hub.loading import load_encoder

@@ -11,10 +11,10 @@ import torch
 
 from aotadmm_timm.data.views import MultiCrop
 from aotadmm_timm.engine.backbone import create_backbone
-from aotadmm_timm.engine.config import UserError
 from aotadmm_timm.engine.plugin import import_plugin
-from aotadmm_timm.engine.run_folder import RunFolder
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods import LeJEPA, Views
+from aotadmm_timm.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize(

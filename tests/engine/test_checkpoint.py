@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from aotadmm_timm.engine import checkpoint
-from aotadmm_timm.engine.config import UserError
+from aotadmm_timm.errors import UserError
 
 
 def content(step: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from aotadmm_timm.engine import checkpoint
 from aotadmm_timm.engine.loop import Diverged, Loop, Stopped, fit
 from aotadmm_timm.engine.optimizer import make_optimizer, make_schedule
 from aotadmm_timm.engine.options import TrainConfig
-from aotadmm_timm.engine.run_folder import RunFolder, read_log
+from aotadmm_timm.runs.folder import RunFolder, read_log
 
 STEPS_PER_EPOCH = 5
 

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from aotadmm_timm.engine.config import UserError
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
 from aotadmm_timm.engine.supervised import SupervisedConfig
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods.lambda_jepa import LambdaJEPA
 from aotadmm_timm.methods.lejepa import LeJEPA
 

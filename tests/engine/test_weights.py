@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from timm.models import save_for_hf
 
 import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm.engine.config import UserError
 from aotadmm_timm.engine.weights import initialise, open_weights
+from aotadmm_timm.errors import UserError
 
 
 @pytest.fixture

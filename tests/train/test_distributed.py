@@ -13,7 +13,7 @@ import pytest
 
 from aotadmm_timm.engine import checkpoint
 from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
-from aotadmm_timm.engine.run_folder import read_log
+from aotadmm_timm.runs.folder import read_log
 
 SCRIPT = Path(__file__).parents[2] / "train" / "lejepa.py"
 MODEL = "--model test_aot_admm --projector 32 16 --num-slices 16 --amp off --device cpu --clip-grad 5 --ema 0.9"

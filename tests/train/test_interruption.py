@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from aotadmm_timm.engine.run_folder import read_log
+from aotadmm_timm.runs.folder import read_log
 
 # Everything with a state: optimizer, EMA encoder, EMA target, ring buffers, BatchNorm, online probe, stochastic depth.
 SCRIPT = """
 import sys
-from aotadmm_timm.engine.config import parse, run
+from aotadmm_timm.cli import parse, run
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
 from aotadmm_timm.methods import LambdaJEPA
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from scripts import load_script
 
 import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm.engine.config import run
-from aotadmm_timm.engine.run_folder import read_log
+from aotadmm_timm.cli import run
+from aotadmm_timm.runs.folder import read_log
 
 SCRIPT = Path(__file__).parents[2] / "train" / "lejepa.py"
 SMALL = [
@@ -181,7 +181,8 @@ def test_divergence_names_step_and_term_and_keeps_the_checkpoint(
 
 
 def test_recipes_are_valid() -> None:
-    from aotadmm_timm.engine.config import build, read_yaml
+    from aotadmm_timm.cli import build
+    from aotadmm_timm.runs.config import read_yaml
 
     script = load_script("train/lejepa.py")
     cfg = build(script.Config, read_yaml(SCRIPT.parent / "recipes" / "cifar10_tiny.yaml"))

@@ -10,8 +10,8 @@ import yaml
 from scripts import call_script, load_script
 
 import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm.engine.config import build
-from aotadmm_timm.engine.run_folder import read_log
+from aotadmm_timm.cli import build
+from aotadmm_timm.runs.folder import read_log
 
 TRAIN = Path(__file__).parents[2] / "train"
 SMALL = ["--model", "test_aot_admm", "--projector", "32", "16", "--num-samples", "100", "--batch-size", "32"]

@@ -13,8 +13,8 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from aotadmm_timm.engine.run_folder import read_log
 from aotadmm_timm.hub.publish import open_source
+from aotadmm_timm.runs.folder import read_log
 
 TRAIN = Path(__file__).parents[2] / "train"
 QUICK = ["--num-samples", 192, "--batch-size", 64, "--amp", "off", "--device", "cpu", "--log-every", 1, "--epochs", 1]

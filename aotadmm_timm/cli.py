@@ -12,7 +12,6 @@ A field that would be a Python keyword carries a trailing underscore: `import_` 
 
 import argparse
 import dataclasses
-import difflib
 import json
 import math
 import os
@@ -20,21 +19,12 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
+from aotadmm_timm.errors import UserError, nearest
+from aotadmm_timm.runs.config import DERIVED, read_yaml
 
 T = TypeVar("T")
-
-# What a run's config.yaml says beyond its options; it follows from them, so the file can be given as --config.
-DERIVED = frozenset(
-    {"method", "convention", "architecture", "model_args", "pretrained_cfg", "classes", "train_images", "world"}
-)
-
-
-class UserError(ValueError):
-    """Input that the user can mend. Scripts print it as one line and exit with status 2."""
 
 
 def option(default: Any, help: str, *, unit: str | None = None, choices: Sequence[Any] | None = None) -> Any:
@@ -48,12 +38,6 @@ def option(default: Any, help: str, *, unit: str | None = None, choices: Sequenc
 def key_of(field: dataclasses.Field) -> str:
     """The YAML key of a field; the flag is the same with hyphens."""
     return field.name.rstrip("_")
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """' (nearest known: ...)' if something resembles `name`, else ''."""
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" (nearest known: {match[0]})" if match else ""
 
 
 def _base_type(hint: Any) -> tuple[Any, bool]:
@@ -173,25 +157,6 @@ def _parser(cls: type, hints: dict[str, Any], description: str | None) -> _Parse
                 flag, nargs="+" if many else None, default=None, help=text, dest=f.name, metavar=metavar
             )
     return parser
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises UserError naming the file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as err:
-        raise UserError(f"--config {path}: {err.strerror or err}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"--config {path}: not a text file") from None
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as err:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(err).split())}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: expected `key: value` lines, got a {type(values).__name__}")
-    return values
 
 
 def build(cls: type[T], values: Mapping[str, Any], *, source: str = "configuration") -> T:

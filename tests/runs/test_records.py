@@ -2,7 +2,7 @@
 
 import pytest
 
-from aotadmm_timm.engine.records import per_epoch
+from aotadmm_timm.runs.records import per_epoch
 
 
 def test_an_epochs_mean_is_over_its_steps_whatever_the_rows() -> None:

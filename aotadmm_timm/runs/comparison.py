@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .records import Record
+from aotadmm_timm.runs.records import Record
 
 # Keys that do not make runs different: repetitions differ in the seed, the others follow from what is there already.
 _REPEATED = {

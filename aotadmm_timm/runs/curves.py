@@ -5,7 +5,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from .run_folder import read_log
+from aotadmm_timm.runs.folder import read_log
 
 _NOT_TERMS = {"step", "epoch", "lr", "images_per_s"}
 # What `expansion_diagnostics` logs, by panel.

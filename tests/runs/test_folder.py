@@ -7,9 +7,9 @@ import pytest
 import timm
 import torch
 
-from aotadmm_timm.engine.config import UserError
-from aotadmm_timm.engine.curves import CurvesInTraining, draw_curves
-from aotadmm_timm.engine.run_folder import RunFolder, images_per_second, read_log, write_text
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.runs.curves import CurvesInTraining, draw_curves
+from aotadmm_timm.runs.folder import RunFolder, images_per_second, read_log, write_text
 
 
 def rows(n: int) -> list[dict[str, float]]:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from aotadmm_timm.engine.config import UserError, as_dict, build, option, parse, read_yaml, run
+from aotadmm_timm.cli import as_dict, build, option, parse, run
 from aotadmm_timm.engine.pretrain import PretrainConfig
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.runs.config import read_yaml
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aotadmm_timm.hub.places import placeless, placeless_command
-
-from .config import UserError, read_yaml
-from .run_folder import read_log, write_text
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.runs.config import read_yaml
+from aotadmm_timm.runs.folder import read_log, write_text
+from aotadmm_timm.runs.places import placeless, placeless_command
 
 # Keys of a configuration that say where and when, not what; and a long list that the data set's name stands for.
 _LEFT_OUT = (

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from torch import nn
 
-from .config import UserError
-from .trackers import TensorBoard
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.runs.trackers import TensorBoard
 
 _MARKS = ("config.yaml", "log.jsonl", "checkpoints")
 

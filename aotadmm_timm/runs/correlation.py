@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from .records import Record
+from aotadmm_timm.runs.records import Record
 
 # What stands at the end of a run without labels. The loss over lamb ** 0.4 is LeJEPA's (arXiv:2511.08544, section 6.2).
 _QUANTITIES: dict[str, Callable[[Record], float | None]] = {

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from .config import UserError
+from aotadmm_timm.errors import UserError
 
 
 class TensorBoard:

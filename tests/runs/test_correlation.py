@@ -1,7 +1,7 @@
 """Rank correlations of numbers at the end of a run with accuracy."""
 
-from aotadmm_timm.engine.correlation import rank_correlations
-from aotadmm_timm.engine.records import Record
+from aotadmm_timm.runs.correlation import rank_correlations
+from aotadmm_timm.runs.records import Record
 
 
 def record(accuracy: float, *, loss: float, lamb: float, rankme: float = 1.0, **row: float) -> Record:
