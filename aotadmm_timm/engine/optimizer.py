@@ -9,6 +9,7 @@ from torch import nn
 
 from aotadmm_timm.errors import UserError
 
+from .muon import Muon, muon_groups
 from .options import TrainConfig
 
 
@@ -33,10 +34,15 @@ def make_optimizer(
         groups = param_groups_layer_decay(
             module, cfg.weight_decay, no_weight_decay_list=exempt, layer_decay=layer_decay
         )
+    options = dict(cfg.opt_kwargs)
+    if cfg.opt == "muon":
+        layout = {key: options.pop(key) for key in ("head_wise", "stem") if key in options}
+        groups = muon_groups(groups, model, **layout)
+        return Muon(groups, lr=cfg.lr, weight_decay=cfg.weight_decay, **options)
     # One kernel for all weights instead of a dozen operations for each: a hundredth of a step of Tiny on CPU.
     fused: Any = {"fused": True} if cfg.opt in ("adam", "adamw") else {}
     try:
-        return create_optimizer_v2(groups, opt=cfg.opt, lr=cfg.lr, weight_decay=cfg.weight_decay, **fused)
+        return create_optimizer_v2(groups, opt=cfg.opt, lr=cfg.lr, weight_decay=cfg.weight_decay, **fused, **options)
     except (ValueError, KeyError) as err:
         raise UserError(f"--opt {cfg.opt}: {err}") from None
 

@@ -33,6 +33,7 @@ class TrainConfig:
     batch_size: int = option(128, "images per step and process")
     accumulate: int = option(1, "batches per optimizer step; the losses see one batch at a time")
     opt: str = option("adamw", "timm optimizer name")
+    opt_kwargs: dict[str, Any] = option({}, "arguments of the optimizer, as key=value")
     lr: float = option(1e-3, "peak learning rate")
     min_lr: float | None = option(None, "learning rate at the end of the cosine; a thousandth of --lr if not given")
     warmup_epochs: float | None = option(
