@@ -77,7 +77,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient."""
         loss = None
         if closure is not None:
@@ -169,7 +169,8 @@ def muon_groups(
     """
     cuts = _cuts(backbone, head_wise)
     if not stem:
-        for p in backbone.patch_embed.parameters():
+        stem_module: Any = backbone.patch_embed
+        for p in stem_module.parameters():
             cuts.pop(p, None)
     result = []
     for group in groups:
@@ -182,9 +183,9 @@ def muon_groups(
 
 def _cuts(backbone: nn.Module, head_wise: bool) -> dict[Tensor, Cut]:
     model: Any = backbone
-    exempt = getattr(model, "no_weight_decay", set)()
+    exempt: set[str] = getattr(model, "no_weight_decay", set)()
     classifier = set(model.get_classifier().parameters()) if hasattr(model, "get_classifier") else set()
-    cuts = {
+    cuts: dict[Tensor, Cut] = {
         p: WHOLE
         for name, p in backbone.named_parameters()
         if name not in exempt and p not in classifier and _is_suitable_for_muon(p)

@@ -34,17 +34,18 @@ def make_optimizer(
         groups = param_groups_layer_decay(
             module, cfg.weight_decay, no_weight_decay_list=exempt, layer_decay=layer_decay
         )
-    options = dict(cfg.opt_kwargs)
-    if cfg.opt == "muon":
-        layout = {key: options.pop(key) for key in ("head_wise", "stem") if key in options}
-        groups = muon_groups(groups, model, **layout)
-        return Muon(groups, lr=cfg.lr, weight_decay=cfg.weight_decay, **options)
+    arguments: dict[str, Any] = {"lr": cfg.lr, "weight_decay": cfg.weight_decay}
     # One kernel for all weights instead of a dozen operations for each: a hundredth of a step of Tiny on CPU.
-    fused: Any = {"fused": True} if cfg.opt in ("adam", "adamw") else {}
+    arguments |= {"fused": True} if cfg.opt in ("adam", "adamw") else {}
+    arguments |= cfg.opt_kwargs
     try:
-        return create_optimizer_v2(groups, opt=cfg.opt, lr=cfg.lr, weight_decay=cfg.weight_decay, **fused, **options)
-    except (ValueError, KeyError) as err:
-        raise UserError(f"--opt {cfg.opt}: {err}") from None
+        if cfg.opt == "muon":
+            layout = {key: arguments.pop(key) for key in ("head_wise", "stem") if key in arguments}
+            return Muon(muon_groups(groups, model, **layout), **arguments)
+        return create_optimizer_v2(groups, opt=cfg.opt, **arguments)
+    except (ValueError, KeyError, TypeError) as err:
+        given = "".join(f" {key}={value}" for key, value in cfg.opt_kwargs.items())
+        raise UserError(f"--opt {cfg.opt}{' --opt-kwargs' + given if given else ''}: {err}") from None
 
 
 def make_schedule(cfg: TrainConfig, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> CosineLRScheduler:
