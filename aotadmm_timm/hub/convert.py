@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from timm.models import save_for_hf
 from torch import Tensor
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.models.checkpoint import check_fit, unwrap_state_dict
 from aotadmm_timm.models.official import translate
 from aotadmm_timm.models.unrolled import UnrolledTransformer
@@ -52,12 +53,10 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         reason = type(error).__name__
         raise ValueError(f"{path}: not a checkpoint of tensors and plain data ({reason})") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: holds a {type(content).__name__}, not a state dict")
-    state = {key: value for key, value in unwrap_state_dict(content).items() if isinstance(value, Tensor)}
-    if not state:
-        raise ValueError(f"{path}: holds no tensors")
-    return state
+    try:
+        return unwrap_state_dict(content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def layout_of(state: dict[str, Tensor]) -> Layout:

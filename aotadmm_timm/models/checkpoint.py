@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
@@ -10,6 +11,7 @@ from timm.models import adapt_input_conv, get_pretrained_cfg, is_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.layers.patch_embed import STEM_KEYS, LinearPatchEmbed, adapt_linear_stem
 from aotadmm_timm.models.official import translate
 
@@ -40,22 +42,49 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -
     return state
 
 
-def unwrap_state_dict(state_dict: dict[str, Any]) -> dict[str, Tensor]:
+def unwrap_state_dict(content: Any) -> dict[str, Tensor]:
     """The bare state dict inside training checkpoints and wrappers, nested in any order.
 
     Enters `state_dict`, `model` or `model_state_dict`; strips `module.` (DDP), `_orig_mod.` (torch.compile) and
-    `model.`; where some names start with `backbone.`, keeps only those (the rest is projector, teacher, probe).
+    `model.`; where some names start with `backbone.`, keeps only those (the rest is projector, teacher, probe, and is
+    named in the log). Entries that are no tensors (epoch, arguments) are left out.
+
+    Raises: UserError naming the entries if there are no tensors, if only some names carry `module.` or `model.`, or
+        if parameters lie beside a wrapper: what belongs to the model cannot be told then.
     """
-    while True:
-        inner = next((state_dict[key] for key in _WRAPPERS if isinstance(state_dict.get(key), dict)), None)
-        if inner is not None:
-            state_dict = inner
-            continue
-        state_dict = {key.replace("_orig_mod.", ""): value for key, value in state_dict.items()}
-        prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in state_dict)), None)
-        if prefix is None:
-            return state_dict
-        state_dict = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
+    if not isinstance(content, Mapping):
+        raise UserError(f"no state dict but {type(content).__name__}")
+    inner = next((key for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
+    tensors = {key.replace("_orig_mod.", ""): t for key, t in content.items() if _is_named_tensor(key, t)}
+    if inner is not None:
+        if beside := [key for key in tensors if "." in key]:
+            raise UserError(f"parameters both in {inner!r} and beside it ({_listed(beside)}): give one state dict")
+        return unwrap_state_dict(content[inner])
+    if not tensors:
+        entries = [f"{key} ({type(value).__name__})" for key, value in content.items()]
+        raise UserError(f"no state dict: there are no tensors in {_listed(entries) if entries else 'it'}")
+    prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in tensors)), None)
+    if prefix is None:
+        return tensors
+    others = [key for key in tensors if not key.startswith(prefix)]
+    if others and prefix != "backbone.":
+        raise UserError(
+            f"only some names of the state dict start with {prefix!r}, {_listed(others)} not: which belong to the "
+            "model cannot be told; give a state dict of the model alone"
+        )
+    if others:
+        _logger.info(f"Only backbone.* of the checkpoint is used, without {_listed(others)}")
+    return unwrap_state_dict({key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)})
+
+
+def _is_named_tensor(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, Tensor)
+
+
+def _listed(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def check_fit(state: dict[str, Tensor], model: VisionTransformer, adapted_later: tuple[str, ...] = ()) -> None:

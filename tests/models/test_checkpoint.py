@@ -9,6 +9,8 @@ from models.weights import fill, images, published_crate
 from torch import Tensor, nn
 
 import aotadmm_timm  # noqa: F401
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.models.checkpoint import unwrap_state_dict
 
 X = images(2, 3, 32, 32)
 
@@ -44,10 +46,47 @@ def test_nested_wrappers_and_compiled_blocks() -> None:
     assert torch.equal(load({"state_dict": {"model": prefixed(state, "module.")}})(X), model(X))
 
 
-def test_only_the_backbone_of_a_training_checkpoint() -> None:
+def test_only_the_backbone_of_a_training_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     model = source()
     state = {**prefixed(model.state_dict(), "backbone."), "projector.0.weight": torch.zeros(3, 3)}
-    assert torch.equal(load(state)(X), model(X))
+    with caplog.at_level("INFO"):
+        assert torch.equal(load(state)(X), model(X))
+    assert "without projector.0.weight" in caplog.text
+
+
+def test_a_prefix_of_some_names_only_is_refused() -> None:
+    """The head would be lost in silence."""
+    state = source(num_classes=5).state_dict()
+    head = {key: state.pop(key) for key in ("head.weight", "head.bias")}
+    message = r"only some names .* start with 'model\.', head\.weight, head\.bias not"
+    for wrapped in ({**prefixed(state, "model."), **head}, {"state_dict": {**head, **prefixed(state, "model.")}}):
+        with pytest.raises(UserError, match=message):
+            load(wrapped, num_classes=5)
+    with pytest.raises(UserError, match=r"start with 'module\.', teacher\.0 not"):
+        unwrap_state_dict({"module.a": torch.zeros(1), "teacher.0": torch.zeros(1)})
+
+
+def test_parameters_beside_a_wrapper_are_refused() -> None:
+    state = source(num_classes=5).state_dict()
+    with pytest.raises(UserError, match=r"both in 'model' and beside it \(head\.weight\)"):
+        unwrap_state_dict({"model": state, "head.weight": state["head.weight"]})
+    generator = torch.get_rng_state()  # a tensor, but no parameter
+    assert unwrap_state_dict({"model": state, "rng": generator}).keys() == state.keys()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"state": 5}, r"no tensors in state \(int\)"),
+        ({"state": {0: {}}, "param_groups": []}, r"no tensors in state \(dict\), param_groups \(list\)"),
+        ({"model": {"epoch": 1}}, r"no tensors in epoch \(int\)"),
+        ({}, "no tensors in it"),
+        (5, "no state dict but int"),
+    ],
+)
+def test_what_is_no_state_dict_is_named(content: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        unwrap_state_dict(content)
 
 
 def test_official_file_as_it_is(tmp_path: Path) -> None:
