@@ -15,19 +15,7 @@ from torch.jit import Final
 
 from aotadmm_timm.layers.proximal import admm_step
 from aotadmm_timm.layers.subspace_attention import MSSA
-from aotadmm_timm.models.configs import (
-    BASE,
-    MINIATURE,
-    NANO,
-    PATCH8_32,
-    PATCH16_128,
-    PATCH16_224,
-    SMALL,
-    TINY,
-    bundled,
-    cifar_cfg,
-    imagenet_cfg,
-)
+from aotadmm_timm.models.configs import MINIATURE, bundled, cifar_cfg, imagenet_cfg
 from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, create_unrolled
 from aotadmm_timm.precision import as_autocast_stores
 
@@ -233,49 +221,57 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def aot_admm_tiny(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Tiny of Table 1: 3.64 M parameters, 0.13 GFLOPs at 32x32."""
-    return _create("aot_admm_tiny", {**TINY, **PATCH8_32}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 384, "depth": 12, "num_heads": 6}
+    return _create("aot_admm_tiny", size, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_small(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Small of Table 1: 8.11 M parameters, 0.28 GFLOPs at 32x32."""
-    return _create("aot_admm_small", {**SMALL, **PATCH8_32}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 576, "depth": 12, "num_heads": 12}
+    return _create("aot_admm_small", size, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_base(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Base of Table 1: 14.36 M parameters, 0.50 GFLOPs at 32x32."""
-    return _create("aot_admm_base", {**BASE, **PATCH8_32}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("aot_admm_base", size, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_tiny_patch16_224(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Tiny at ImageNet size."""
-    return _create("aot_admm_tiny_patch16_224", {**TINY, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 384, "depth": 12, "num_heads": 6}
+    return _create("aot_admm_tiny_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_small_patch16_224(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Small at ImageNet size."""
-    return _create("aot_admm_small_patch16_224", {**SMALL, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 576, "depth": 12, "num_heads": 12}
+    return _create("aot_admm_small_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Base at ImageNet size."""
-    return _create("aot_admm_base_patch16_224", {**BASE, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("aot_admm_base_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_base_patch16_128(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """AoT-ADMM Base of Table 2: 14.84 M parameters at 128x128."""
-    return _create("aot_admm_base_patch16_128", {**BASE, **PATCH16_128}, pretrained, **kwargs)
+    size = {"img_size": 128, "patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("aot_admm_base_patch16_128", size, pretrained, **kwargs)
 
 
 @register_model
 def aot_admm_nano(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     """Half of Tiny's width and depth (not in the paper): 0.5 M parameters, for experiments of seconds."""
-    return _create("aot_admm_nano", {**NANO, **PATCH8_32}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 3}
+    return _create("aot_admm_nano", size, pretrained, **kwargs)
 
 
 @register_model

@@ -1,9 +1,9 @@
-"""The one filter through which every checkpoint enters a model of this package."""
+"""How a checkpoint enters a model of this package: unwrapped, in the model's shapes, and whole."""
 
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.layers.patch_embed import STEM_KEYS, LinearPatchEmbed, adapt_linear_stem
-from aotadmm_timm.models.official import translate
 
 _logger = logging.getLogger(__name__)
 
@@ -22,24 +21,14 @@ _PREFIXES = ("module.", "backbone.", "model.")
 
 
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -> dict[str, Tensor]:
-    """Map a checkpoint onto the names and shapes of an unrolled model.
+    """A checkpoint in this package's names, possibly wrapped, in the shapes of `model`.
 
-    In this order: unwrap (`unwrap_state_dict`), translate published names, place the last norm before or after pooling
-    as the model has it, adapt the stem to patch size and channels, resample positions to the grid, check the fit.
+    The filter of families that nobody else publishes weights of; one with a published naming has its own, which
+    translates in between.
 
-    Args:
-        state_dict: native, official CRATE, CRATE-alpha or demo layout, possibly wrapped.
-        model: the model it will be loaded into, with `pretrained_cfg` set (timm's factory does).
-    Raises: ValueError naming the tensors, with both shapes, that do not fit.
+    Raises: ValueError as `fit_to_model` and `unwrap_state_dict`.
     """
-    state = unwrap_state_dict(state_dict)
-    published = translate(state)
-    if published is not state and not isinstance(model.fc_norm, nn.Identity):
-        # The official head normalises the pooled vector.
-        published = {re.sub(r"^norm\.", "fc_norm.", key): tensor for key, tensor in published.items()}
-    state = _adapt_stem_and_positions(dict(published), model)
-    check_fit(state, model)
-    return state
+    return fit_to_model(unwrap_state_dict(state_dict), model)
 
 
 def unwrap_state_dict(content: Any) -> dict[str, Tensor]:
@@ -85,6 +74,33 @@ def _listed(names: list[str]) -> str:
     """The first few names, and how many more there are."""
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
+
+
+def renamed(state_dict: dict[str, Tensor], rules: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
+    """Every name rewritten by the first (pattern, replacement) that matches it; names that none matches are kept."""
+    result = {}
+    for key, tensor in state_dict.items():
+        for pattern, replacement in rules:
+            key, hits = re.subn(pattern, replacement, key)
+            if hits:
+                break
+        result[key] = tensor
+    return result
+
+
+def fit_to_model(state_dict: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
+    """Bring a state dict in native names to the shapes of `model`, in which everything must have its place.
+
+    The stem is adapted to patch size and channels, positions are resampled to the grid, and the fit is checked.
+
+    Args:
+        state_dict: bare, in the names of the model.
+        model: the model it will be loaded into, with `pretrained_cfg` set (timm's factory does).
+    Raises: ValueError naming the tensors, with both shapes, that do not fit, or what nothing says about the source.
+    """
+    state = _adapt_stem_and_positions(dict(state_dict), model)
+    check_fit(state, model)
+    return state
 
 
 def check_fit(state: dict[str, Tensor], model: VisionTransformer, adapted_later: tuple[str, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What the families share: sizes, pretrained configurations, bundled weights."""
+"""What the families share: pretrained configurations, bundled weights, the size of the miniatures."""
 
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,8 @@ from timm.data import (
 
 WEIGHTS = Path(__file__).resolve().parent.parent / "weights"
 
-NANO = {"embed_dim": 192, "depth": 6, "num_heads": 3}
-TINY = {"embed_dim": 384, "depth": 12, "num_heads": 6}
-SMALL = {"embed_dim": 576, "depth": 12, "num_heads": 12}
-BASE = {"embed_dim": 768, "depth": 12, "num_heads": 12}
-LARGE = {"embed_dim": 1024, "depth": 24, "num_heads": 16}
+# The size of every family's `test_*` model.
 MINIATURE = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 3}
-PATCH8_32 = {"img_size": 32, "patch_size": 8}
-PATCH8_32_MEAN = {**PATCH8_32, "global_pool": "avg"}  # measured better than the class token: train/RESULTS.md
-PATCH16_128 = {"img_size": 128, "patch_size": 16}
-PATCH16_224 = {"img_size": 224, "patch_size": 16}
 
 
 def cifar_cfg(**overrides: Any) -> dict[str, Any]:

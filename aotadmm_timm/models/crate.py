@@ -4,6 +4,7 @@
 arXiv:2405.20299.
 """
 
+import re
 from functools import partial
 from typing import Any
 
@@ -15,19 +16,8 @@ from torch.jit import Final
 
 from aotadmm_timm.layers.proximal import ista_step, overcomplete_ista
 from aotadmm_timm.layers.subspace_attention import MSSA
-from aotadmm_timm.models.configs import (
-    BASE,
-    LARGE,
-    MINIATURE,
-    PATCH8_32_MEAN,
-    PATCH16_128,
-    PATCH16_224,
-    SMALL,
-    TINY,
-    bundled,
-    cifar_cfg,
-    imagenet_cfg,
-)
+from aotadmm_timm.models.checkpoint import fit_to_model, renamed, unwrap_state_dict
+from aotadmm_timm.models.configs import MINIATURE, bundled, cifar_cfg, imagenet_cfg
 from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, create_unrolled
 
 
@@ -149,8 +139,92 @@ class CRATE(UnrolledTransformer):
         super().__init__(block_fn=block_fn, **kwargs)
 
 
+# CRATE (Ma-Lab-Berkeley) and CRATE-alpha (UCSC-VLAA): one naming, two stems and two sparse coding blocks.
+_CRATE_NAMES = [
+    (r"^to_patch_embedding\.1\.", "patch_embed.norm_patch."),
+    (r"^to_patch_embedding\.2\.", "patch_embed.proj."),
+    (r"^to_patch_embedding\.3\.", "patch_embed.norm."),
+    (r"^conv1\.", "patch_embed.proj."),
+    (r"^pos_embedding$", "pos_embed"),
+    (r"^transformer\.layers\.(\d+)\.0\.norm\.", r"blocks.\1.norm1."),
+    (r"^transformer\.layers\.(\d+)\.0\.fn\.qkv\.", r"blocks.\1.attn.qkv."),
+    (r"^transformer\.layers\.(\d+)\.0\.fn\.to_out\.0\.", r"blocks.\1.attn.proj."),
+    (r"^transformer\.layers\.(\d+)\.1\.norm\.", r"blocks.\1.norm2."),
+    (r"^transformer\.layers\.(\d+)\.1\.fn\.(weight|D)$", r"blocks.\1.ista.dictionary"),
+    (r"^transformer\.layers\.(\d+)\.1\.fn\.D1$", r"blocks.\1.ista.decoder"),
+    (r"^mlp_head\.0\.", "norm."),
+    (r"^mlp_head\.1\.", "head."),
+]
+
+# The image tower of CRATE-alpha CLIPA, in CLIP's naming.
+_CLIPA_NAMES = [
+    (r"^conv1\.", "patch_embed.proj."),
+    (r"^class_embedding$", "cls_token"),
+    (r"^positional_embedding$", "pos_embed"),
+    (r"^transformer\.resblocks\.(\d+)\.ln_1\.", r"blocks.\1.norm1."),
+    (r"^transformer\.resblocks\.(\d+)\.attn\.in_proj_weight$", r"blocks.\1.attn.qkv.weight"),
+    (r"^transformer\.resblocks\.(\d+)\.attn\.out_proj\.", r"blocks.\1.attn.proj."),
+    (r"^transformer\.resblocks\.(\d+)\.ln_2\.", r"blocks.\1.norm2."),
+    (r"^transformer\.resblocks\.(\d+)\.mlp\.c_fc$", r"blocks.\1.ista.dictionary"),
+    (r"^transformer\.resblocks\.(\d+)\.mlp\.c_proj$", r"blocks.\1.ista.decoder"),
+    (r"^ln_post\.", "norm."),
+    (r"^proj$", "head.weight"),
+]
+
+
+def native_names(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Published CRATE, CRATE-alpha, CRATE-alpha CLIPA and patch-8 demo files in this family's names; others unchanged.
+
+    The demo file ends in two linear layers without a non-linearity between (`mlp_head.1`, `head`): they are multiplied
+    into one. Of a CLIPA file the text tower is left out and the image projection becomes a classifier without bias.
+
+    Raises: ValueError if a CLIPA file's queries, keys and values are not one and the same projection.
+    """
+    if "visual.class_embedding" in state_dict:
+        return _clipa_names(state_dict)
+    if "pos_embedding" not in state_dict:
+        return state_dict
+    state_dict = dict(state_dict)
+    if "head.weight" in state_dict and "mlp_head.1.weight" in state_dict:
+        outer, inner = state_dict.pop("head.weight"), state_dict["mlp_head.1.weight"]
+        state_dict["mlp_head.1.bias"] = outer @ state_dict["mlp_head.1.bias"] + state_dict.pop("head.bias")
+        state_dict["mlp_head.1.weight"] = outer @ inner
+    return renamed(state_dict, _CRATE_NAMES)
+
+
+def _clipa_names(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    visual = {key.removeprefix("visual."): t for key, t in state_dict.items() if key.startswith("visual.")}
+    native = renamed(visual, _CLIPA_NAMES)
+    for key, tensor in native.items():
+        if key.endswith("attn.qkv.weight"):
+            query, key_, value = tensor.chunk(3)
+            if not (torch.equal(query, key_) and torch.equal(query, value)):
+                raise ValueError(f"{key}: queries, keys and values differ, this is no subspace attention")
+            native[key] = query
+    native["cls_token"] = native["cls_token"].reshape(1, 1, -1)
+    native["pos_embed"] = native["pos_embed"].unsqueeze(0)
+    native["patch_embed.proj.bias"] = torch.zeros(native["patch_embed.proj.weight"].shape[0])
+    if "head.weight" in native:
+        native["head.weight"] = native["head.weight"].t()
+        native["head.bias"] = torch.zeros(native["head.weight"].shape[0])
+    return native
+
+
+def checkpoint_filter_fn(state_dict: dict[str, Any], model: CRATE) -> dict[str, Tensor]:
+    """A native or published checkpoint, possibly wrapped, in the names and shapes of `model`.
+
+    Raises: ValueError as `fit_to_model` and `unwrap_state_dict`.
+    """
+    state = unwrap_state_dict(state_dict)
+    published = native_names(state)
+    if published is not state and not isinstance(model.fc_norm, nn.Identity):
+        # The official head normalizes the pooled vector.
+        published = {re.sub(r"^norm\.", "fc_norm.", key): tensor for key, tensor in published.items()}
+    return fit_to_model(published, model)
+
+
 def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwargs: Any) -> CRATE:
-    return create_unrolled(CRATE, variant, pretrained, **{**size, **kwargs})
+    return create_unrolled(CRATE, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **{**size, **kwargs})
 
 
 _ALPHA = {"dictionary_ratio": 4, "ista_skip": True, "proj_bias": False, "norm_eps": 1e-6, "embed_layer": PatchEmbed}
@@ -199,79 +273,89 @@ default_cfgs = generate_default_cfgs(
 )
 
 
+# At 32x32 the mean of the patch tokens was measured to be better than the class token: train/RESULTS.md.
 @register_model
 def crate_tiny(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Tiny of Table 1 of the AoT-ADMM paper: 5.41 M parameters at 32x32."""
-    return _create("crate_tiny", {**TINY, **PATCH8_32_MEAN}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "global_pool": "avg", "embed_dim": 384, "depth": 12, "num_heads": 6}
+    return _create("crate_tiny", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_small(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Small of Table 1 of the AoT-ADMM paper: 12.10 M parameters at 32x32."""
-    return _create("crate_small", {**SMALL, **PATCH8_32_MEAN}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "global_pool": "avg", "embed_dim": 576, "depth": 12, "num_heads": 12}
+    return _create("crate_small", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_base(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Base of Table 1 of the AoT-ADMM paper: 21.44 M parameters at 32x32."""
-    return _create("crate_base", {**BASE, **PATCH8_32_MEAN}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "global_pool": "avg", "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("crate_base", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_tiny_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """Official CRATE-Tiny."""
-    return _create("crate_tiny_patch16_224", {**TINY, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 384, "depth": 12, "num_heads": 6}
+    return _create("crate_tiny_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_small_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """Official CRATE-Small."""
-    return _create("crate_small_patch16_224", {**SMALL, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 576, "depth": 12, "num_heads": 12}
+    return _create("crate_small_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """Official CRATE-Base."""
-    return _create("crate_base_patch16_224", {**BASE, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("crate_base_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_large_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """Official CRATE-Large."""
-    return _create("crate_large_patch16_224", {**LARGE, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 1024, "depth": 24, "num_heads": 16}
+    return _create("crate_large_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_base_patch16_128(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE Base of Table 2 of the AoT-ADMM paper: 21.92 M parameters at 128x128."""
-    return _create("crate_base_patch16_128", {**BASE, **PATCH16_128}, pretrained, **kwargs)
+    size = {"img_size": 128, "patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("crate_base_patch16_128", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_base_patch8_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """The published segmentation demo: CRATE-Base at patch 8 with 6 heads of 128, trained on ImageNet-21K."""
-    size = {**BASE, "num_heads": 6, "img_size": 224, "patch_size": 8}
+    size = {"img_size": 224, "patch_size": 8, "embed_dim": 768, "depth": 12, "num_heads": 6}
     return _create("crate_base_patch8_224", size, pretrained, **kwargs)
 
 
 @register_model
 def crate_alpha_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE-alpha-B/16."""
-    return _create("crate_alpha_base_patch16_224", {**BASE, **PATCH16_224, **_ALPHA}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("crate_alpha_base_patch16_224", {**size, **_ALPHA}, pretrained, **kwargs)
 
 
 @register_model
 def crate_alpha_large_patch14_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE-alpha-L/14."""
-    size = {**LARGE, **_ALPHA, "img_size": 224, "patch_size": 14}
-    return _create("crate_alpha_large_patch14_224", size, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 14, "embed_dim": 1024, "depth": 24, "num_heads": 16}
+    return _create("crate_alpha_large_patch14_224", {**size, **_ALPHA}, pretrained, **kwargs)
 
 
 @register_model
 def crate_alpha_huge_patch14_224(pretrained: bool = False, **kwargs: Any) -> CRATE:
     """CRATE-alpha-H/14."""
-    size = {**_ALPHA, "embed_dim": 1280, "depth": 32, "num_heads": 16, "img_size": 224, "patch_size": 14}
-    return _create("crate_alpha_huge_patch14_224", size, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 14, "embed_dim": 1280, "depth": 32, "num_heads": 16}
+    return _create("crate_alpha_huge_patch14_224", {**size, **_ALPHA}, pretrained, **kwargs)
 
 
 @register_model

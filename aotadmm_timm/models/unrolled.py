@@ -5,6 +5,7 @@ A family is a block class with `step(*states) -> states` and, where it has more 
 feature extraction, checkpointing) is timm's.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -177,13 +178,21 @@ def layer_states(model: nn.Module, images: Tensor) -> list[tuple[Tensor, ...]]:
     return result
 
 
-def create_unrolled(model_cls: Any, variant: str, pretrained: bool = False, **kwargs: Any) -> Any:
-    """Build a registered unrolled model: `timm.models.build_model_with_cfg` with this package's checkpoint filter.
+def create_unrolled(
+    model_cls: Any,
+    variant: str,
+    pretrained: bool = False,
+    *,
+    pretrained_filter_fn: Callable[..., dict[str, Tensor]] = checkpoint_filter_fn,
+    **kwargs: Any,
+) -> Any:
+    """Build a registered unrolled model: `timm.models.build_model_with_cfg` with this package's defaults.
 
     Args:
         model_cls: an `UnrolledTransformer` class, or a callable that builds one.
         variant: the registered name.
         pretrained: load the weights that the model's pretrained cfg names.
+        pretrained_filter_fn: (checkpoint, model) -> state dict for the model; by default for native names alone.
         kwargs: model arguments and timm's factory arguments.
     Raises: ValueError if features are asked for by hooks or graph nodes, which see all states instead of the readout.
     """
@@ -194,7 +203,7 @@ def create_unrolled(model_cls: Any, variant: str, pretrained: bool = False, **kw
         model_cls,
         variant,
         pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
+        pretrained_filter_fn=pretrained_filter_fn,
         feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
         **kwargs,
     )

@@ -16,7 +16,7 @@ from timm.models.vision_transformer import checkpoint_filter_fn as timm_filter_f
 from torch import Tensor, nn
 
 from aotadmm_timm.models.checkpoint import check_fit, unwrap_state_dict
-from aotadmm_timm.models.configs import BASE, MINIATURE, PATCH8_32, PATCH16_224, cifar_cfg, imagenet_cfg
+from aotadmm_timm.models.configs import MINIATURE, cifar_cfg, imagenet_cfg
 from aotadmm_timm.models.initialization import Float32InitTransformer
 
 
@@ -64,9 +64,6 @@ def _create(variant: str, size: dict[str, Any], pretrained: bool = False, **kwar
     )
 
 
-_TINY = {"embed_dim": 192, "depth": 12, "num_heads": 3}
-_SMALL = {"embed_dim": 384, "depth": 12, "num_heads": 6}
-
 # The ViT's page and id: the paper that takes its MLPs away has none yet, and is named by its title.
 _ORIGIN = {
     "origin_url": "https://github.com/google-research/vision_transformer",
@@ -94,37 +91,43 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def vit_tiny_mlpfree(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """ViT-T-AoT of Table 4: 1.8 M parameters at 32x32."""
-    return _create("vit_tiny_mlpfree", {**_TINY, **PATCH8_32}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 192, "depth": 12, "num_heads": 3}
+    return _create("vit_tiny_mlpfree", size, pretrained, **kwargs)
 
 
 @register_model
 def vit_small_mlpfree(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """ViT-S-AoT of Table 4: 7.2 M parameters at 32x32."""
-    return _create("vit_small_mlpfree", {**_SMALL, **PATCH8_32}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 384, "depth": 12, "num_heads": 6}
+    return _create("vit_small_mlpfree", size, pretrained, **kwargs)
 
 
 @register_model
 def vit_base_mlpfree(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """The Base size of the same design."""
-    return _create("vit_base_mlpfree", {**BASE, **PATCH8_32}, pretrained, **kwargs)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("vit_base_mlpfree", size, pretrained, **kwargs)
 
 
 @register_model
 def vit_tiny_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """`vit_tiny_patch16_224` without MLPs."""
-    return _create("vit_tiny_mlpfree_patch16_224", {**_TINY, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 192, "depth": 12, "num_heads": 3}
+    return _create("vit_tiny_mlpfree_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def vit_small_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """`vit_small_patch16_224` without MLPs."""
-    return _create("vit_small_mlpfree_patch16_224", {**_SMALL, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 384, "depth": 12, "num_heads": 6}
+    return _create("vit_small_mlpfree_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
 def vit_base_mlpfree_patch16_224(pretrained: bool = False, **kwargs: Any) -> MLPFreeViT:
     """`vit_base_patch16_224` without MLPs."""
-    return _create("vit_base_mlpfree_patch16_224", {**BASE, **PATCH16_224}, pretrained, **kwargs)
+    size = {"img_size": 224, "patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return _create("vit_base_mlpfree_patch16_224", size, pretrained, **kwargs)
 
 
 @register_model
