@@ -122,7 +122,8 @@ def test_the_authors_sacreg_is_the_papers_but_for_n_and_eps() -> None:
     centers = embeddings(1)[0]
     n, eps = len(centers), 1e-4
     mean = centers.mean(0)
-    scaled = mean + (centers - mean) * (n / (n - 1)) ** 0.5  # their covariance with 1 / n is the other's with 1 / (n - 1)
+    # with 1 / n the covariance of these is that of the centers with 1 / (n - 1)
+    scaled = mean + (centers - mean) * (n / (n - 1)) ** 0.5
     expected = (sacreg(scaled, eps=eps) + DIM * eps / 2) / DIM  # the authors' trace has eps, too
     torch.testing.assert_close(spectral(centers[None], eps=eps)[0], expected)
 
