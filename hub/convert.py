@@ -8,10 +8,8 @@ number of heads; it is known for the published layouts, else give --num-heads.
 
 from dataclasses import dataclass
 
-import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.hub.convert import convert
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,8 @@ def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("source", "out"))
     if cfg.model is None:
         raise UserError("--model is needed: the registered name of the checkpoint's architecture")
+    from aotadmm_timm.hub.convert import convert
+
     folder = convert(cfg.source, cfg.out, model=cfg.model, num_heads=cfg.num_heads)
     print(f"written to {folder}")
 

@@ -8,10 +8,7 @@ Anyone then has it with `import aotadmm_timm, timm; timm.create_model("hf-hub:OR
 
 from dataclasses import dataclass
 
-import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm.cli import option, parse, run
-from aotadmm_timm.engine.plugin import import_plugin
-from aotadmm_timm.hub.publish import publish
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,9 @@ class Config:
 
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("source", "repo_id"))
+    from aotadmm_timm.engine.plugin import import_plugin
+    from aotadmm_timm.hub.publish import publish
+
     if cfg.import_:
         import_plugin(cfg.import_)
     where = publish(

@@ -8,12 +8,14 @@ import aotadmm_timm
 PACKAGE = Path(aotadmm_timm.__file__).parent
 
 # Each part may import itself and what is listed; everything may use FOUNDATION.
-FOUNDATION = {"autograd", "distributed", "errors", "precision"}
+FOUNDATION = {"autograd", "cli", "distributed", "errors", "options", "precision"}
 ALLOWED = {
     "autograd": set(),
     "errors": set(),
+    "cli": set(),
+    "options": set(),
+    "registration": {"models"},
     "runs": set(),
-    "cli": {"runs"},
     "distributed": set(),
     "precision": set(),
     "layers": set(),
@@ -25,7 +27,7 @@ ALLOWED = {
     "methods": {"losses", "models", "theory"},
     "evaluation": {"models", "layers", "data", "theory", "losses"},
     "hub": {"models", "layers", "data", "evaluation", "runs"},
-    "engine": {"models", "losses", "methods", "data", "evaluation", "theory", "hub", "runs", "cli"},
+    "engine": {"models", "losses", "methods", "data", "evaluation", "theory", "hub", "runs"},
 }
 
 

@@ -11,11 +11,14 @@ digits take half a minute; the probes of 50,000 features of width 384 take about
 """
 
 from aotadmm_timm.cli import parse, run
-from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
+from aotadmm_timm.options import EvaluateConfig
 
 
 def main() -> None:
-    evaluate(parse(EvaluateConfig, description=__doc__, positional=("run_or_model",)))
+    cfg = parse(EvaluateConfig, description=__doc__, positional=("run_or_model",))
+    from aotadmm_timm.engine.evaluate import evaluate  # not before: it imports torch, and --help should answer at once
+
+    evaluate(cfg)
 
 
 if __name__ == "__main__":

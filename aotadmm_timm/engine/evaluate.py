@@ -1,7 +1,6 @@
 """Everything that frozen features are asked: scores, geometry, views, layers; and transfer over many data sets."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm import distributed
-from aotadmm_timm.cli import option
 from aotadmm_timm.data import LabelledImages, eval_loader, hold_out, if_there, load_images, only_readable
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation import (
@@ -31,6 +29,7 @@ from aotadmm_timm.evaluation.summary import align, format_table, frozen_scores, 
 from aotadmm_timm.evaluation.transfer import TRANSFER
 from aotadmm_timm.evaluation.view_features import extract_view_features
 from aotadmm_timm.models.unrolled import UnrolledTransformer
+from aotadmm_timm.options import EvaluateConfig
 from aotadmm_timm.runs.curves import draw_curves
 from aotadmm_timm.runs.environment import describe
 from aotadmm_timm.runs.folder import write_text
@@ -42,44 +41,6 @@ _RETRIEVAL = 10_000  # images at most: each is ranked against all others
 _PICTURES = 6  # images whose attention is drawn
 
 Features = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class EvaluateConfig:
-    """Options of an evaluation."""
-
-    run_or_model: str | None = option(None, "run folder, model folder, timm model name or hf-hub:ORG/NAME")
-    dataset: str | None = option(None, "data set, as for training; a run's own if not given")
-    data_dir: str | None = option(None, "folder of torch/ data sets, cache of hfds/ ones")
-    dataset_download: bool = option(False, "download torch/ data sets that are missing")
-    input_key: str | None = option(None, "image column of an hfds/ data set; inferred if there is one")
-    target_key: str | None = option(None, "label column of an hfds/ data set; inferred if there is one")
-    num_samples: int | None = option(None, "use the first N training images only", unit="images")
-    import_: str | None = option(None, "Python file or module to import first (registers your own models)")
-    random_init: bool = option(False, "evaluate a registered model untrained")
-    baseline: bool = option(True, "score the same architecture untrained as well")
-    views: int = option(8, "augmented views per image for cosines and thickness; 0 leaves them out")
-    view_images: int = option(2000, "training images that are augmented", unit="images")
-    layer_images: int = option(128, "test images for the layer-wise curves; 0 leaves them out", unit="images")
-    transfer: bool = option(False, "score the transfer data sets instead of --dataset")
-    transfer_datasets: tuple[str, ...] = option(TRANSFER, "data sets of --transfer")
-    report: bool = option(False, "write report.html, one page that needs no other file")
-    batch_size: int = option(256, "images per forward pass")
-    num_workers: int = option(0, "loader processes")
-    seed: int = option(0, "seed of the augmented views, and of the probes of --transfer")
-    device: str | None = option(None, "cpu, cuda, cuda:1; the GPU if there is one")
-    output: str | None = option(None, "folder for results; RUN/evaluation or evaluations/MODEL if not given")
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"--batch-size must be positive, got {self.batch_size}")
-        if self.views == 1 or self.views < 0:
-            raise UserError(f"--views must be 0 or at least 2, got {self.views}")
-        for key in ("dataset", "input_key", "target_key", "num_samples", "report") if self.transfer else ():
-            if getattr(self, key):
-                raise UserError(
-                    f"--{key.replace('_', '-')} is of no use with --transfer, which scores its own data sets"
-                )
 
 
 def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
@@ -94,7 +55,7 @@ def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
         return _single(cfg, subject, folder, device)
     return transfer(
         subject,
-        cfg.transfer_datasets,
+        cfg.transfer_datasets or TRANSFER,
         folder,
         root=cfg.data_dir,
         download=cfg.dataset_download,

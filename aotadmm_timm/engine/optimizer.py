@@ -8,9 +8,9 @@ from timm.scheduler.cosine_lr import CosineLRScheduler
 from torch import nn
 
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.options import TrainConfig
 
 from .muon import Muon, muon_groups
-from .options import TrainConfig
 
 
 def make_optimizer(
@@ -53,12 +53,17 @@ def make_schedule(cfg: TrainConfig, optimizer: torch.optim.Optimizer, steps_per_
 
     The rate of step k is a function of k alone: `step_update(num_updates=k)`. timm's scheduler, because only those
     apply the `lr_scale` of layer decay.
+
+    Raises: UserError for a warm-up that leaves no step to the cosine.
     """
+    steps = cfg.epochs * steps_per_epoch
     warmup = cfg.warmup_epochs if cfg.warmup_epochs is not None else min(10.0, cfg.epochs / 10)
     warmup_steps = round(warmup * steps_per_epoch)
+    if warmup_steps >= steps:
+        raise UserError(f"--warmup-epochs {warmup:g} is all {steps} steps: none is left to the cosine")
     return CosineLRScheduler(
         optimizer,
-        t_initial=cfg.epochs * steps_per_epoch - warmup_steps,
+        t_initial=steps - warmup_steps,
         lr_min=cfg.lr / 1000 if cfg.min_lr is None else cfg.min_lr,
         warmup_t=warmup_steps,
         warmup_lr_init=cfg.lr / 1000,

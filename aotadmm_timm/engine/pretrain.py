@@ -23,6 +23,7 @@ from aotadmm_timm.evaluation.expansion import expansion_diagnostics
 from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.methods.views import Views, feature_width
+from aotadmm_timm.options import TrainConfig
 from aotadmm_timm.runs.curves import CurvesInTraining, draw_curves
 from aotadmm_timm.runs.environment import amp_dtype, command_line, describe
 from aotadmm_timm.runs.folder import images_per_second
@@ -31,7 +32,6 @@ from .backbone import average_batch_norm, compile_model, create_backbone, image_
 from .loop import Loop, fit
 from .online_probe import OnlineProbe
 from .optimizer import make_optimizer, make_schedule
-from .options import TrainConfig
 from .resume import begin, claim, open_run
 from .scores import HeldOutProbe, final_scores
 from .weights import initialise
@@ -64,7 +64,7 @@ class PretrainConfig(TrainConfig):
     probe_every: int | None = option(
         None, "epochs between offline kNN probes; about 10 in a run if not given", unit="epochs"
     )
-    evaluate: bool = option(True, "end with the table of frozen-feature scores")
+    evaluate: bool = option(True, "end with the table of frozen-feature scores", resumable=True, repeats=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

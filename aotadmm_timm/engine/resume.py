@@ -7,17 +7,14 @@ from typing import Any
 import torch
 
 from aotadmm_timm import distributed
+from aotadmm_timm.cli import keys, read_yaml
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.runs.config import read_yaml
+from aotadmm_timm.options import Derived, TrainConfig
 from aotadmm_timm.runs.folder import RunFolder
 from aotadmm_timm.runs.trackers import WeightsAndBiases
 
 from . import checkpoint
-from .options import FREE, TrainConfig
 from .plugin import import_plugin
-
-# What follows from the options, or may change in the course of a run.
-_DERIVED = {"convention", "model_args", "architecture", "pretrained_cfg"}
 
 
 def begin(cfg: TrainConfig) -> torch.device:
@@ -55,7 +52,7 @@ def open_run(cfg: TrainConfig, run: RunFolder, config: dict[str, Any], steps_per
     if len(set(steps)) > 1:
         raise UserError(f"--resume: ranks see checkpoints of steps {steps}; all need the same run folder")
     if snapshot is not None:
-        _check_same(config, snapshot["config"], "the checkpoint")
+        _check_same(cfg, config, snapshot["config"], "the checkpoint")
         last = steps_per_epoch * min(cfg.epochs, cfg.stop_after or cfg.epochs)
         if snapshot["step"] > last:
             raise UserError(
@@ -63,7 +60,7 @@ def open_run(cfg: TrainConfig, run: RunFolder, config: dict[str, Any], steps_per
                 f"{cfg.stop_after} ended at {last}"
             )
     if main and cfg.resume not in (None, "auto") and (run.path / "config.yaml").is_file():
-        _check_same(config, read_yaml(run.path / "config.yaml"), f"the run in {run.path}")
+        _check_same(cfg, config, read_yaml(run.path / "config.yaml"), f"the run in {run.path}")
     if main:
         if cfg.resume:
             print(f"resuming at step {snapshot['step']}" if snapshot else "no checkpoint yet: starting at step 0")
@@ -85,9 +82,10 @@ def _resumed(resume: str | None) -> Path | None:
     return path
 
 
-def _check_same(config: dict[str, Any], stored: dict[str, Any], where: str) -> None:
+def _check_same(cfg: TrainConfig, config: dict[str, Any], stored: dict[str, Any], where: str) -> None:
+    free = keys(type(cfg), "resumable") | keys(Derived, "resumable")
     for key, value in config.items():
-        if key in FREE | _DERIVED or (key == "train_images" and key not in stored):
+        if key in free or (key == "train_images" and key not in stored):
             continue
         if value != stored.get(key):
             raise UserError(

@@ -22,6 +22,7 @@ from aotadmm_timm.data.photometric import Photometric
 from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation import extract_features
+from aotadmm_timm.options import TrainConfig
 from aotadmm_timm.runs.curves import CurvesInTraining, draw_curves
 from aotadmm_timm.runs.environment import amp_dtype, command_line, describe
 from aotadmm_timm.runs.folder import images_per_second
@@ -29,7 +30,6 @@ from aotadmm_timm.runs.folder import images_per_second
 from .backbone import average_batch_norm, compile_model, image_config, state_size, synchronise_batch_norm
 from .loop import Loop, fit
 from .optimizer import make_optimizer, make_schedule
-from .options import TrainConfig
 from .pretrain import load_split
 from .resume import begin, claim, open_run
 

@@ -12,23 +12,10 @@ import yaml
 from huggingface_hub import ModelCardData, get_token
 
 from aotadmm_timm import __version__
+from aotadmm_timm.options import known
 from aotadmm_timm.runs.places import placeless_command
 
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9_]{8,}")
-# Recipe keys that tell about the author's machine, not about the model.
-_PRIVATE_KEYS = {
-    "output",
-    "resume",
-    "config",
-    "data_dir",
-    "dataset_download",
-    "import",
-    "num_workers",
-    "wandb",
-    "pretrained_cfg",
-    "train_images",
-    "token",
-}
 # Entries of a block of scores that are no scores.
 _COUNTS = ("train_images", "test_images", "width")
 # What the Hub calls the data sets that have another name here.
@@ -217,7 +204,7 @@ def _environment(run: Run, license: str | None) -> str:
     for key, label in (("seconds", "training time [s]"), ("images_per_second", "images per second")):
         if isinstance(run.metrics.get(key), int | float):
             rows[label] = f"{run.metrics[key]:.6g}"
-    lines = [f"- {key}: {_plain(value)}" for key, value in rows.items() if _public(str(key), value)]
+    lines = [f"- {key}: {_plain(value)}" for key, value in rows.items() if value is not None]
     lines.append(f"- licence: {license}" if license else "- licence: not stated by the author")
     return "## Made with\n\n" + "\n".join(lines)
 
@@ -235,7 +222,7 @@ def _dataset(name: Any) -> str | None:
 
 def _public(key: str, value: Any) -> bool:
     """Whether a recipe entry belongs on the card: set, flat, and about the model."""
-    return key not in _PRIVATE_KEYS and key != "convention" and value is not None and value != {}
+    return key not in known("published", holds=False) | {"convention"} and value is not None and value != {}
 
 
 def _plain(value: Any) -> str:

@@ -9,13 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aotadmm_timm.options import known
 from aotadmm_timm.runs.records import Record
 
-# Keys that do not make runs different: repetitions differ in the seed, the others follow from what is there already.
-_REPEATED = {
-    "seed", "classes", "model_args", "convention", "architecture", "save_every", "stop_after", "evaluate", "log_every",
-    "dataset_download",
-}  # fmt: skip
 # title, path in metrics.json, factor, digits
 _COLUMNS = (
     ("accuracy %", ("accuracy",), 100, 2),
@@ -44,10 +40,11 @@ class Group:
 
 def group(records: Sequence[Record]) -> list[Group]:
     """Groups in the order of their first run."""
+    repeated = known("repeats") | {"evaluate"}
     keys = [
         key
         for key in dict.fromkeys(k for r in records for k in r.config)
-        if key not in _REPEATED and len({_option(r, key) for r in records}) > 1
+        if key not in repeated and len({_option(r, key) for r in records}) > 1
     ]
     groups: dict[str, Group] = {}
     for record in records:

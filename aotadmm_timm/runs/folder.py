@@ -5,13 +5,15 @@ import os
 import shutil
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from torch import nn
 
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.runs.trackers import TensorBoard
+
+if TYPE_CHECKING:  # records are read without torch
+    from torch import nn
 
 _MARKS = ("config.yaml", "log.jsonl", "checkpoints")
 
@@ -98,7 +100,7 @@ class RunFolder:
         for tracker in self.trackers:
             tracker.close()
 
-    def save_encoder(self, backbone: nn.Module, *, model_args: dict[str, Any] | None = None) -> None:
+    def save_encoder(self, backbone: "nn.Module", *, model_args: dict[str, Any] | None = None) -> None:
         """The backbone in timm's `local-dir:` format: model.safetensors and config.json."""
         from timm.models import save_for_hf
 

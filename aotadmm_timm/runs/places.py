@@ -4,7 +4,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-_PLACES = ("--output", "--data-dir", "--resume")
+from aotadmm_timm.cli import flag_of
+from aotadmm_timm.options import known
 
 
 def placeless(value: Any) -> Any:
@@ -20,9 +21,10 @@ def placeless(value: Any) -> Any:
 def placeless_command(command: str) -> str:
     """A command without the flags that say where its files went, and of any other path its last part only."""
     kept, skip = [], False
+    places = {flag_of(key) for key in known("place")}
     for word in shlex.split(command):
         flag, equals, value = word.partition("=")
-        if skip or flag in _PLACES:
+        if skip or flag in places:
             skip = not skip and not equals  # its value is the next word
             continue
         kept.append(f"{flag}={placeless(value)}" if equals and flag.startswith("--") else placeless(word))

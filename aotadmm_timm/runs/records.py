@@ -11,24 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aotadmm_timm.cli import read_yaml
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.runs.config import read_yaml
+from aotadmm_timm.options import known
 from aotadmm_timm.runs.folder import read_log, write_text
 from aotadmm_timm.runs.places import placeless, placeless_command
-
-# Keys of a configuration that say where and when, not what; and a long list that the data set's name stands for.
-_LEFT_OUT = (
-    "output",
-    "resume",
-    "data_dir",
-    "wandb",
-    "import",
-    "device",
-    "num_workers",
-    "classes",
-    "pretrained_cfg",
-    "train_images",
-)
 
 
 @dataclass(frozen=True)
@@ -54,7 +41,8 @@ def read_record(path: str | Path) -> Record:
         if not (path / "metrics.json").is_file():
             raise UserError(f"{path}: the run has not finished (no metrics.json)")
         metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
-        config = {k: v for k, v in read_yaml(path / "config.yaml").items() if k not in _LEFT_OUT}
+        left_out = known("published", holds=False)
+        config = {k: v for k, v in read_yaml(path / "config.yaml").items() if k not in left_out}
         command = str(metrics.pop("command", ""))
         return Record(path.resolve().name, command, config, metrics, per_epoch(read_log(path / "log.jsonl")))
     if not path.is_file():

@@ -18,7 +18,8 @@ from aotadmm_timm import distributed
 from aotadmm_timm.engine import checkpoint
 from aotadmm_timm.engine.loop import Diverged, Loop, Stopped, fit
 from aotadmm_timm.engine.optimizer import make_optimizer, make_schedule
-from aotadmm_timm.engine.options import TrainConfig
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.options import TrainConfig
 from aotadmm_timm.runs.folder import RunFolder, read_log
 
 STEPS_PER_EPOCH = 5
@@ -99,6 +100,15 @@ def test_rows_of_the_log(whole: tuple[list[dict[str, Any]], dict[str, Tensor]]) 
     ]  # fmt: skip
     assert set(rows[0]) == {"step", "epoch", "loss", "noise", "lr"}
     assert [r["epoch"] for r in rows if "loss" in r] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(1, 0.95), (3, 2.999), (1, 0.91)])
+def test_a_warm_up_of_all_steps_is_named(epochs: int, warmup: float) -> None:
+    cfg = Config(epochs=epochs, warmup_epochs=warmup)  # less than the epochs, and yet all of their steps
+    with pytest.raises(UserError, match=rf"--warmup-epochs {warmup} is all {5 * epochs} steps: none is left"):
+        make_schedule(cfg, make_optimizer(cfg, nn.Linear(3, 1)), STEPS_PER_EPOCH)
+    shortened = Config(epochs=epochs, warmup_epochs=epochs - 0.2)
+    make_schedule(shortened, make_optimizer(shortened, nn.Linear(3, 1)), STEPS_PER_EPOCH)
 
 
 def test_learning_rate_is_a_pure_function_of_the_step() -> None:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import aotadmm_timm  # noqa: F401
 from aotadmm_timm.engine.muon import Muon
 from aotadmm_timm.engine.optimizer import make_optimizer, make_schedule
-from aotadmm_timm.engine.options import TrainConfig
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods.projector import Projector
+from aotadmm_timm.options import TrainConfig
 
 MUON: dict[str, Any] = {"opt": "muon", "lr": 0.02, "weight_decay": 0.1}
 HEADS = 3  # of the white-box miniatures; timm's test_vit has 2

@@ -10,9 +10,9 @@ import yaml
 
 from aotadmm_timm.cli import as_dict
 from aotadmm_timm.engine import checkpoint
-from aotadmm_timm.engine.options import TrainConfig
 from aotadmm_timm.engine.resume import begin, claim, open_run
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.options import TrainConfig
 from aotadmm_timm.runs.folder import RunFolder
 
 EMPTY: dict[str, Any] = {"state": {}, "window": [], "rng": None}

@@ -181,8 +181,7 @@ def test_divergence_names_step_and_term_and_keeps_the_checkpoint(
 
 
 def test_recipes_are_valid() -> None:
-    from aotadmm_timm.cli import build
-    from aotadmm_timm.runs.config import read_yaml
+    from aotadmm_timm.cli import build, read_yaml
 
     script = load_script("train/lejepa.py")
     cfg = build(script.Config, read_yaml(SCRIPT.parent / "recipes" / "cifar10_tiny.yaml"))

@@ -8,8 +8,7 @@ import pytest
 import timm
 
 import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm.cli import build
-from aotadmm_timm.runs.config import read_yaml
+from aotadmm_timm.cli import build, read_yaml
 
 TRAIN = Path(__file__).parents[2] / "train"
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from aotadmm_timm.cli import as_dict, build, option, parse, run
-from aotadmm_timm.engine.pretrain import PretrainConfig
+from aotadmm_timm.cli import as_dict, build, keys, option, parse, read_yaml, run
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.runs.config import read_yaml
+from aotadmm_timm.options import Derived, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,10 @@ def test_numbers_that_yaml_1_1_reads_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--extra", "depth=3", "tie=true", "name=x"], ["--extra", "depth=3,tie=True,name=x"]]
+    "words", [["depths=[2,2,6,2]", "tie=no"], ["depths=[2,2,6,2],tie=no"], ["depths=[2,", "2,", "6,", "2]", "tie=no"]]
 )
-def test_a_mapping_from_flags(flags: list[str]) -> None:
-    assert parse(Config, flags).extra == {"depth": 3, "tie": True, "name": "x"}
-
-
-def test_words_for_yes_no_and_nothing_are_no_texts_in_a_mapping() -> None:
-    flags = ["--extra", "tie=no", "norm=yes", "drop=None", "rate=1e-3", "pool=avg"]
-    assert parse(Config, flags).extra == {"tie": False, "norm": True, "drop": None, "rate": 1e-3, "pool": "avg"}
+def test_a_mapping_from_flags(words: list[str]) -> None:
+    assert parse(Config, ["--extra", *words]).extra == {"depths": [2, 2, 6, 2], "tie": False}
 
 
 def test_a_mapping_from_yaml(tmp_path: Path) -> None:
@@ -85,7 +79,7 @@ def test_a_default_mapping_is_not_shared() -> None:
         (["--epochs", "2.5"], r"--epochs: expected int, got '2.5'"),
         (["--scale", "1"], r"--scale: expected tuple.*got '1'"),
         (["--name", "c"], r"--name: expected one of a, b, got 'c'"),
-        (["--extra", "depth"], r"--extra: expected dict.*got 'depth'"),
+        (["--extra", "depth"], r"--extra: expected key=value pairs.*got 'depth'"),
         (["--lr", "none"], r"--lr: expected float, got 'none'"),
         (["--lr"], r"--lr: expected one argument"),
         (["--config", "missing.yaml"], r"--config missing.yaml: No such file"),
@@ -129,16 +123,16 @@ def test_a_binary_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_configuration_of_a_run_can_be_given_again(tmp_path: Path) -> None:
-    derived = {
-        "method": "x",
-        "convention": {"w": 1},
-        "architecture": "y",
-        "model_args": {},
-        "classes": ["a"],
-        "world": 1,
-    }
-    recipe = write(tmp_path, yaml.safe_dump({**as_dict(Config(lr=0.5)), **derived}))
-    assert parse(Config, ["--config", recipe]) == Config(lr=0.5)
+    derived = dict.fromkeys(keys(Derived), "follows from the options")
+    recipe = write(tmp_path, yaml.safe_dump({**as_dict(TrainConfig(lr=0.5)), **derived}))
+    assert parse(TrainConfig, ["--config", recipe]) == TrainConfig(lr=0.5)
+
+
+def test_a_recipe_is_judged_with_the_flags_that_change_it(tmp_path: Path) -> None:
+    recipe = write(tmp_path, "epochs: 5\nwarmup_epochs: 10\n")
+    assert parse(TrainConfig, ["--config", recipe, "--epochs", "20"]).warmup_epochs == 10
+    with pytest.raises(UserError, match=r"--warmup-epochs 10\.0 must be less than --epochs 5"):
+        parse(TrainConfig, ["--config", recipe])
 
 
 def test_none_and_negated_flags() -> None:
@@ -171,16 +165,16 @@ def test_positional_options() -> None:
 
 def test_help_explains_every_option_with_unit_and_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parse(PretrainConfig, ["--help"], description="what it does")
+        parse(TrainConfig, ["--help"], description="what it does")
     words = " ".join(capsys.readouterr().out.split())
     assert "what it does" in words
     assert "--config" in words
-    for field in dataclasses.fields(PretrainConfig):
+    for field in dataclasses.fields(TrainConfig):
         assert "--" + field.name.rstrip("_").replace("_", "-") + " " in words
         assert " ".join(field.metadata["help"].split()) in words
         if field.metadata["unit"]:
             assert f"[{field.metadata['unit']}]" in words
-    assert words.count("(default: ") == len(dataclasses.fields(PretrainConfig))
+    assert words.count("(default: ") == len(dataclasses.fields(TrainConfig))
 
 
 @pytest.mark.parametrize(
