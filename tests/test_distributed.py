@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from aotadmm_timm import distributed
 from aotadmm_timm.engine.backbone import average_batch_norm
-from aotadmm_timm.losses import SACReg, SIGReg, invariance, pairwise_invariance
+from aotadmm_timm.losses import REGULARIZERS, SACReg, SIGReg, build_regularizer, invariance, pairwise_invariance
 from aotadmm_timm.methods import LambdaJEPA, LeJEPA, Method, Views
 from aotadmm_timm.methods.calibration import gradient_norms
 from aotadmm_timm.methods.projector import BatchNorm
@@ -57,6 +57,20 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "pairwise": lambda x: pairwise_invariance(torch.stack([x, x**2, x.sin()])),
     "batch norm": batch_norm,
 }
+
+
+def by_name(name: str) -> Callable[[Tensor], Tensor]:
+    """A regularizer of two views; of more slices than ranks, and of fewer."""
+
+    def loss(x: Tensor) -> Tensor:
+        z = torch.stack([x, x * 0.5 + 1])
+        few, many = (build_regularizer(name, num_slices=k, normalize=True, seed=1) for k in (1, 16))
+        return few(z, 4) + many(z, 4)
+
+    return loss
+
+
+LOSSES |= {f"{name}, by name": by_name(name) for name in REGULARIZERS}
 
 
 def method(name: str) -> Method:
@@ -103,9 +117,9 @@ def worker(world: int) -> dict[str, Any]:
     except ValueError as error:
         found["single row"] = str(error)
     some = joined(world, 6, 5)[slice(0, 6 if rank == 1 else 0)].requires_grad_()
-    value = SIGReg(16)(torch.stack([some, some * 2]), 4)
+    value = by_name("sigreg")(some) + by_name("anderson-darling")(some) + by_name("visreg")(some) + by_name("mmd")(some)
     value.backward()
-    found["sigreg of one rank's rows"] = (value.detach(), some.grad)
+    found["one rank's rows"] = (value.detach(), some.grad)
     found["second derivatives"] = second_derivatives()
     found["statistics"] = statistics()
     found |= {name: train(name, world, rank) for name in METHODS}
@@ -228,9 +242,9 @@ def test_calibration_equals_one_process(ranks: list[dict[str, Any]]) -> None:
 
 def test_a_rank_without_rows_adds_nothing(ranks: list[dict[str, Any]]) -> None:
     x = joined(len(ranks), 6, 5).requires_grad_()
-    value = SIGReg(16)(torch.stack([x, x * 2]), 4)
+    value = by_name("sigreg")(x) + by_name("anderson-darling")(x) + by_name("visreg")(x) + by_name("mmd")(x)
     value.backward()
-    values, gradients = zip(*(found["sigreg of one rank's rows"] for found in ranks), strict=True)
+    values, gradients = zip(*(found["one rank's rows"] for found in ranks), strict=True)
     assert all(torch.allclose(each, value, rtol=1e-9) for each in values)
     assert torch.allclose(torch.cat(gradients) / len(ranks), x.grad, rtol=1e-7)  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
-from aotadmm_timm.losses.custom import load_regularizer
+from aotadmm_timm.losses import DIRECTIONS, build_regularizer, needs_normalize
 from aotadmm_timm.methods.lejepa import LeJEPA
 
 
@@ -32,10 +32,12 @@ class Config(PretrainConfig):
     projector: tuple[int, ...] | None = option(
         (512, 512, 64), "widths of the projector: hidden layers, then embedding; none to train on the features"
     )
-    num_slices: int = option(256, "random directions of SIGReg per step")
+    num_slices: int = option(256, "random directions per step, of SIGReg and of all that is tested along directions")
+    directions: str = option("iid", "how they are drawn", choices=DIRECTIONS)
     regularizer: str | None = option(
         None,
-        "in place of SIGReg: coding-rate (implies --normalize), sacreg, or MODULE:FUNCTION, f(z, step), z (V, B, D)",
+        "in place of SIGReg, arguments in parentheses: coding-rate (implies --normalize), 'moments(order=6)', ... (any "
+        "unknown name lists them), or MODULE:FUNCTION, f(z, step), z (V, B, D)",
     )
     normalize: bool = option(False, "centre embeddings and fix their energy, the conditions of AoT-ADMM's Theorem 1")
     backbone_sacreg: float = option(0.0, "weight of SACReg on the backbone's view centres (lambda-JEPA, section 3.3)")
@@ -51,6 +53,16 @@ class Config(PretrainConfig):
 def main() -> None:
     cfg = parse(Config, description=__doc__)
 
+    regularizer = cfg.regularizer or "sigreg"
+    normalize = cfg.normalize or needs_normalize(regularizer)
+    term = build_regularizer(
+        regularizer,
+        num_slices=cfg.num_slices,
+        seed=cfg.seed,
+        directions=cfg.directions,
+        normalize=normalize,
+    )
+
     def build(backbone: nn.Module) -> LeJEPA:
         return LeJEPA(
             backbone,
@@ -60,8 +72,8 @@ def main() -> None:
             pool_views=cfg.pool_views,
             projector_dims=cfg.projector or (),
             num_slices=cfg.num_slices,
-            regularizer=load_regularizer(cfg.regularizer) if cfg.regularizer else None,
-            normalize=cfg.normalize or cfg.regularizer == "coding-rate",
+            regularizer=term,
+            normalize=normalize,
             backbone_sacreg=cfg.backbone_sacreg,
             backbone_sigreg=cfg.backbone_sigreg,
             backbone_slice_dim=cfg.backbone_slice_dim,

@@ -10,7 +10,7 @@ from aotadmm_timm.autograd import once_only
 from aotadmm_timm.distributed import all_reduce_sum, total_count, world_size
 from aotadmm_timm.precision import at_least_float32
 
-from .directions import unit_directions
+from .directions import check_kind, draw_directions
 from .harmonics import Harmonics
 
 
@@ -39,19 +39,32 @@ class SIGReg(nn.Module):
 
     `SIGReg(num_slices)(z, step)`: z (..., N, D) -> scalar. All ranks use the same directions, new at every step; ranks
     may hold different N. Value and gradient (once averaged over ranks) are those of one process on all rows.
+    `directions`: how they are drawn, see `draw_directions`.
     """
 
-    def __init__(self, num_slices: int = 256, *, num_knots: int = 17, t_max: float = 3.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        num_slices: int = 256,
+        *,
+        num_knots: int = 17,
+        t_max: float = 3.0,
+        seed: int = 0,
+        directions: str = "iid",
+    ) -> None:
         super().__init__()
         if num_slices < 1:
             raise ValueError(f"num_slices must be at least 1, got {num_slices}")
-        self.num_slices, self.num_knots, self.t_max, self.seed = num_slices, num_knots, t_max, seed
+        check_kind(directions)
+        self.num_slices, self.num_knots, self.t_max = num_slices, num_knots, t_max
+        self.seed, self.directions = seed, directions
 
     def extra_repr(self) -> str:
-        return f"{self.num_slices}, num_knots={self.num_knots}, t_max={self.t_max}, seed={self.seed}"
+        return f"{self.num_slices}, num_knots={self.num_knots}, t_max={self.t_max}, seed={self.seed}" + (
+            "" if self.directions == "iid" else f", directions={self.directions!r}"
+        )
 
     def forward(self, z: Tensor, step: int) -> Tensor:
-        directions = unit_directions(z.shape[-1], self.num_slices, self.seed, step).to(z.device)
+        directions = draw_directions(self.directions, z.shape[-1], self.num_slices, self.seed, step).to(z.device)
         return _sigreg(z, directions, self.num_knots, self.t_max, over_ranks=True)
 
 

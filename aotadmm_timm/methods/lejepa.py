@@ -5,8 +5,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from aotadmm_timm.losses import SACReg, SIGReg, invariance
-from aotadmm_timm.losses.custom import Regularizer
+from aotadmm_timm.losses import Regularizer, SACReg, SIGReg, invariance, name_of
 from aotadmm_timm.precision import at_least_float32
 from aotadmm_timm.theory.objective import normalize_energy
 
@@ -96,7 +95,7 @@ class LeJEPA(Method):
             "form": self.form,
             "target": self.target,
             "pooling": "all views" if self.pool_views else "per view",
-            "regularizer": "SIGReg" if self._regularizer_name == "sigreg" else _name(self.regularizer),
+            "regularizer": "SIGReg" if self._regularizer_name == "sigreg" else name_of(self.regularizer),
             "lamb": self.lamb,
             "embeddings": "centred, tr Sigma = D" if self.normalize else "as they are",
             "projector": "-".join(map(str, self.projector_dims)) or "none",
@@ -123,8 +122,3 @@ class LeJEPA(Method):
             logged |= tapped
             terms |= {name: getattr(self, name)(centers, step) for name, beta in self.beta.items() if beta}
         return terms, logged
-
-
-def _name(regularizer: Regularizer) -> str:
-    named = regularizer if hasattr(regularizer, "__qualname__") else type(regularizer)
-    return f"{named.__module__}:{named.__qualname__}"

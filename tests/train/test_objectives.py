@@ -72,6 +72,16 @@ def test_lejepa_with_a_users_regularizer(tmp_path: Path, monkeypatch: pytest.Mon
         call(monkeypatch, "lejepa", tmp_path / "other", *flags[:3], "my_regularizer:unit_powr")
 
 
+def test_lejepa_with_a_named_regularizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ("--epochs", "1", "--regularizer", "moments(order=3)", "--directions", "sobol", "--num-slices", "16")
+    row = call(monkeypatch, "lejepa", tmp_path / "run", *flags)[0]
+    assert row["loss"] == pytest.approx(0.95 * row["inv"] + 0.05 * row["regularizer"], rel=1e-4)
+    assert convention(tmp_path / "run")["regularizer"] == "moments(order=3)"
+    with pytest.raises(ValueError, match="'jarque-bera' does not see the scale .* --normalize"):
+        call(monkeypatch, "lejepa", tmp_path / "other", "--regularizer", "jarque-bera")
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("recipe", sorted(p.name for p in (TRAIN / "recipes").glob("lambda_jepa_*.yaml")))
 def test_recipes_keep_enough_centres(recipe: str) -> None:
     cfg = build(
