@@ -14,7 +14,7 @@ from torch import nn
 
 from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
-from aotadmm_timm.losses import DIRECTIONS, build_regularizer, needs_normalize
+from aotadmm_timm.losses import build_regularizer, needs_normalize
 from aotadmm_timm.methods.lejepa import LeJEPA
 
 
@@ -33,7 +33,7 @@ class Config(PretrainConfig):
         (512, 512, 64), "widths of the projector: hidden layers, then embedding; none to train on the features"
     )
     num_slices: int = option(256, "random directions per step, of SIGReg and of all that is tested along directions")
-    directions: str = option("iid", "how they are drawn", choices=DIRECTIONS)
+    directions: str = option("iid", "how they are drawn", choices=("iid", "orthogonal", "sobol"))
     regularizer: str | None = option(
         None,
         "in place of SIGReg, arguments in parentheses: coding-rate (implies --normalize), 'moments(order=6)', ... (any "

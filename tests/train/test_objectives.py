@@ -77,7 +77,7 @@ def test_lejepa_with_a_named_regularizer(tmp_path: Path, monkeypatch: pytest.Mon
     row = call(monkeypatch, "lejepa", tmp_path / "run", *flags)[0]
     assert row["loss"] == pytest.approx(0.95 * row["inv"] + 0.05 * row["regularizer"], rel=1e-4)
     assert convention(tmp_path / "run")["regularizer"] == "moments(order=3)"
-    with pytest.raises(ValueError, match="'jarque-bera' does not see the scale .* --normalize"):
+    with pytest.raises(ValueError, match=r"'jarque-bera' does not see the scale .* --normalize"):
         call(monkeypatch, "lejepa", tmp_path / "other", "--regularizer", "jarque-bera")
     assert not (tmp_path / "other").exists()
 
