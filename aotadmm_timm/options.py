@@ -31,7 +31,7 @@ class DataConfig:
     dataset_download: bool = option(False, "download torch/ data sets that are missing", machine=True)
     input_key: str | None = option(None, "image column of an hfds/ data set; inferred if there is one")
     target_key: str | None = option(None, "label column of an hfds/ data set; inferred if there is one")
-    num_samples: int | None = option(None, "use the first N training images only", unit="images")
+    num_samples: int | None = option(None, "use N training images only, drawn by the run's seed", unit="images")
     import_: str | None = option(
         None, "Python file or module to import first (registers your own models)", machine=True
     )

@@ -80,7 +80,8 @@ def main() -> None:
     dataset = cfg.dataset or record.config["dataset"]
     keys: dict[str, Any] = {key: record.config.get(key) for key in ("input_key", "target_key")}
     keys["root"] = cfg.data_dir or record.config.get("data_dir")
-    train = only_readable(load_images(dataset, "train", num_samples=record.config.get("num_samples"), **keys))
+    part = {"num_samples": record.config.get("num_samples"), "seed": record.config["seed"]}
+    train = only_readable(load_images(dataset, "train", **part, **keys))
     test = only_readable(load_images(dataset, "test", classes=train.classes, **keys))
     scores = model_scores(train, test, network, network)
 

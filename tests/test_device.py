@@ -22,8 +22,10 @@ from torch import Tensor, nn
 
 import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm.data import eval_loader, load_images
-from aotadmm_timm.data.batches import MemoryBatches, Order, to_memory
-from aotadmm_timm.data.views import DIGITS, MultiCrop
+from aotadmm_timm.data.batches import MemoryBatches
+from aotadmm_timm.data.memory import to_memory
+from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
+from aotadmm_timm.data.sampler import EpochSampler
 from aotadmm_timm.evaluation import extract_features
 from aotadmm_timm.layers.proximal import admm_step
 from aotadmm_timm.layers.subspace_attention import subspace_attention
@@ -206,7 +208,7 @@ def test_first_loss_from_batches_on_the_device(device: torch.device) -> None:
     method = LeJEPA(backbone, projector_dims=(32, 16), num_slices=16)
     losses = []  # the first in float64 on the CPU
     for where, dtype in ((torch.device("cpu"), torch.float64), (device, torch.float32)):
-        loader = MemoryBatches(pixels, kept, DIGITS, Order(len(kept), 16), where)
+        loader = MemoryBatches(pixels, kept, DIGITS, EpochSampler(len(kept), 16), where)
         (batch,) = loader(3, 4)
         assert batch.views[0].device.type == where.type
         assert batch.labels.tolist() == source.labels[batch.indices].tolist()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from aotadmm_timm.data.views import DIGITS, MultiCrop
+from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.engine.online_probe import OnlineProbe
 from aotadmm_timm.losses import gaussianity, harmonics
 from aotadmm_timm.methods import LambdaJEPA, LeJEPA, Method, Views

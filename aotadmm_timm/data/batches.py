@@ -1,14 +1,8 @@
-"""Batches of views from any step on: step k of rank r is a function of (seed, k, r, world size) alone.
-
-The global batch of a step is a slice of the epoch's permutation; ranks take consecutive parts of it, so that N
-processes together see exactly what one process with an N times larger batch sees. The incomplete batch at an epoch's
-end is left out.
-"""
+"""Batches of views from any step on, cut on the device from images in memory, or in worker processes."""
 
 import logging
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,76 +10,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .datasets import LabelledImages
 from .decode import UnreadableImage
-from .draws import permutation
-from .loading import readable
-from .views import MultiCrop
+from .memory import to_memory
+from .multicrop import MultiCrop
+from .sampler import EpochSampler
+from .samples import Images
 
 logger = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
-    """What one step sees: `views` as MultiCrop gives them, `labels` (B,) int64, `indices` (B,) into the data set."""
+    """What one step sees: `views` as MultiCrop gives them, `indices` (B,) into the data set, `labels` (B,) int64 (-1
+    for none)."""
 
     step: int
     epoch: int
     indices: np.ndarray
     labels: Tensor
     views: list[Tensor]
-
-
-@dataclass(frozen=True)
-class Order:
-    """Which samples each batch uses. `batch_size` is per process; `accumulate` batches make an optimizer step."""
-
-    length: int
-    batch_size: int
-    seed: int = 0
-    rank: int = 0
-    world: int = 1
-    accumulate: int = 1
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch size must be positive, got {self.batch_size}")
-        whole = self.batch_size * self.world * self.accumulate
-        if whole > self.length:
-            raise ValueError(
-                f"batch of {whole} images is larger than the data set of {self.length}; use a smaller --batch-size"
-                + (f" or --accumulate than {self.accumulate}" if self.accumulate > 1 else "")
-            )
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Batches of an epoch, in whole optimizer steps."""
-        return self.length // (self.batch_size * self.world * self.accumulate) * self.accumulate
-
-    def steps(self, start: int, stop: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """(step, epoch, sample indices of this rank) for the steps start .. stop - 1."""
-        epoch_of_order, order = -1, np.empty(0, np.int64)
-        for step in range(start, stop):
-            epoch, position = divmod(step, self.batches_per_epoch)
-            if epoch != epoch_of_order:
-                epoch_of_order, order = epoch, permutation(self.seed, epoch, self.length)
-            begin = (position * self.world + self.rank) * self.batch_size
-            yield step, epoch, order[begin : begin + self.batch_size]
-
-
-def to_memory(images: LabelledImages) -> tuple[Tensor, LabelledImages]:
-    """All pixels as one uint8 tensor (N, 3, H, W), and the images that could be read.
-
-    Unreadable images are left out, each named in the log. Raises ValueError if the sizes differ.
-    """
-    height, width = images.image_size
-    pixels = np.empty((len(images), 3, height, width), np.uint8)
-    kept: list[int] = []
-    for index, picture in readable(images):
-        if picture.size != (width, height):
-            raise ValueError(f"{images.id_of(index)}: {picture.size[1]}x{picture.size[0]}, others {height}x{width}")
-        pixels[len(kept)] = np.asarray(picture).transpose(2, 0, 1)
-        kept.append(index)
-    return torch.from_numpy(pixels[: len(kept)]), images if len(kept) == len(images) else images.subset(kept)
 
 
 # A crop cut as a matrix product costs as much as its whole image has pixels, however small the box; Pillow, in worker
@@ -97,22 +39,22 @@ class MemoryBatches:
     """Views cut on the device from images that lie in memory: `pixels` (N, 3, H, W) are those of `images`."""
 
     def __init__(
-        self, pixels: Tensor, images: LabelledImages, crop: MultiCrop, order: Order, device: torch.device
+        self, pixels: Tensor, images: Images, crop: MultiCrop, sampler: EpochSampler, device: torch.device
     ) -> None:
         self.pixels, self.images, self.labels = pixels.to(device), images, torch.from_numpy(images.labels)
-        self.crop, self.order, self.device = crop, order, device
+        self.crop, self.sampler, self.device = crop, sampler, device
 
     def __call__(self, start: int, stop: int) -> Iterator[Batch]:
-        for step, epoch, index in self.order.steps(start, stop):
+        for step, epoch, index in self.sampler.steps(start, stop):
             rows = torch.from_numpy(index)
             views = self.crop(self.pixels[rows.to(self.device)], epoch, index)
             yield Batch(step, epoch, index, self.labels[rows], views)
 
 
 class _Crops(Dataset):
-    """uint8 crops of single images, made in a worker; the reason in place of an unreadable one, never its neighbour."""
+    """uint8 crops of single images, made in a worker; the reason in place of an unreadable one, never its neighbor."""
 
-    def __init__(self, images: LabelledImages, crop: MultiCrop) -> None:
+    def __init__(self, images: Images, crop: MultiCrop) -> None:
         self.images, self.crop = images, crop
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[int, int, list[np.ndarray] | str]:
@@ -127,11 +69,11 @@ class _Crops(Dataset):
 class _Places:
     """(epoch, index) of the images of each batch; made as they are needed, a long run has billions."""
 
-    def __init__(self, order: Order, start: int, stop: int) -> None:
-        self.order, self.start, self.stop = order, start, stop
+    def __init__(self, sampler: EpochSampler, start: int, stop: int) -> None:
+        self.sampler, self.start, self.stop = sampler, start, stop
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for _, epoch, index in self.order.steps(self.start, self.stop):
+        for _, epoch, index in self.sampler.steps(self.start, self.stop):
             yield [(epoch, int(i)) for i in index]
 
 
@@ -150,25 +92,25 @@ def _outlive_sigterm(worker: int) -> None:
 
 
 class LoaderBatches:
-    """Views of images of any size: cropped in worker processes, coloured in batches on the device.
+    """Views of images of any size: cropped in worker processes, colored in batches on the device.
 
     `unreadable` collects what could not be read so far, by index; each is named in the log once.
     """
 
     def __init__(
-        self, images: LabelledImages, crop: MultiCrop, order: Order, device: torch.device, num_workers: int
+        self, images: Images, crop: MultiCrop, sampler: EpochSampler, device: torch.device, num_workers: int
     ) -> None:
         if crop.rotate:
             raise ValueError(
                 "rotated crops need images of one size, at most 128x128, that fit in memory; --views natural has none"
             )
-        self.images, self.crop, self.order = images, crop, order
+        self.images, self.crop, self.sampler = images, crop, sampler
         self.device, self.num_workers = device, num_workers
         self.unreadable: dict[int, str] = {}
 
     def __call__(self, start: int, stop: int) -> Iterator[Batch]:
         data: Any = _Crops(self.images, self.crop)
-        sampler: Any = _Places(self.order, start, stop)
+        sampler: Any = _Places(self.sampler, start, stop)
         loader = DataLoader(
             data,
             batch_sampler=sampler,
@@ -177,17 +119,17 @@ class LoaderBatches:
             pin_memory=self.device.type == "cuda",
             worker_init_fn=_outlive_sigterm,
         )
-        steps = self.order.steps(start, stop)
+        steps = self.sampler.steps(start, stop)
         for (step, epoch, _), (index, labels, groups, failed) in zip(steps, loader, strict=True):
             for bad in failed.keys() - self.unreadable.keys():
                 self.unreadable[bad] = failed[bad]
                 logger.warning("left out, unreadable (%d so far): %s", len(self.unreadable), failed[bad])
             floats = [g.to(self.device, torch.float32, non_blocking=True).div_(255) for g in groups]
-            yield Batch(step, epoch, index, labels, self.crop.colour(floats, epoch, index))
+            yield Batch(step, epoch, index, labels, self.crop.color(floats, epoch, index))
 
 
 def make_batches(
-    images: LabelledImages,
+    images: Images,
     crop: MultiCrop,
     *,
     batch_size: int,
@@ -214,7 +156,7 @@ def make_batches(
         except ValueError as err:
             logger.info("not kept in memory: %s", err)
         else:
-            order = Order(len(images), batch_size, seed, rank, world, accumulate)
-            return MemoryBatches(pixels, images, crop, order, device)
-    order = Order(len(images), batch_size, seed, rank, world, accumulate)
-    return LoaderBatches(images, crop, order, device, num_workers)
+            sampler = EpochSampler(len(images), batch_size, seed, rank, world, accumulate)
+            return MemoryBatches(pixels, images, crop, sampler, device)
+    sampler = EpochSampler(len(images), batch_size, seed, rank, world, accumulate)
+    return LoaderBatches(images, crop, sampler, device, num_workers)

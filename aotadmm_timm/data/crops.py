@@ -61,10 +61,10 @@ def _resize_matrix(start: Tensor, length: Tensor, in_size: int, out_size: int, f
     step = length / out_size
     support = step.clamp(min=1.0)
     out = torch.arange(out_size, device=start.device, dtype=torch.float32)
-    centre = (out + 0.5) * step[:, None]  # (n, out), relative to start
+    center = (out + 0.5) * step[:, None]  # (n, out), relative to start
     pixel = torch.arange(in_size, device=start.device, dtype=torch.float32)
-    offset = pixel[None, None, :] - start[:, None, None] + 0.5  # pixel centres relative to start
-    weight = (1 - (offset - centre[:, :, None]).abs() / support[:, None, None]).clamp(min=0)
+    offset = pixel[None, None, :] - start[:, None, None] + 0.5  # pixel centers relative to start
+    weight = (1 - (offset - center[:, :, None]).abs() / support[:, None, None]).clamp(min=0)
     inside = (offset > 0) & (offset < length[:, None, None])  # nothing outside the box is seen
     weight = weight * inside
     weight = weight / weight.sum(-1, keepdim=True)
@@ -94,24 +94,24 @@ def crop_resize(images: Tensor, boxes: Tensor, flips: Tensor, out_size: int) -> 
 
 
 def crop_rotate(images: Tensor, boxes: Tensor, flips: Tensor, angles: Tensor, out_size: int) -> Tensor:
-    """As `crop_resize`, with each box turned by `angles` (n, V) radians about its centre.
+    """As `crop_resize`, with each box turned by `angles` (n, V) radians about its center.
 
     Plain bilinear sampling, the border repeated; meant for images that are not shrunk.
     """
     n, channels, height, width = images.shape
     boxes = boxes.float()
     half = boxes[..., 2:] / 2
-    centre = boxes[..., :2] + half
+    center = boxes[..., :2] + half
     cos, sin = angles.cos(), angles.sin()
     sign = 1 - 2 * flips.float()
     theta = torch.stack(
         [
             cos * half[..., 1] * sign * 2 / width,
             -sin * half[..., 0] * 2 / width,
-            centre[..., 1] * 2 / width - 1,
+            center[..., 1] * 2 / width - 1,
             sin * half[..., 1] * sign * 2 / height,
             cos * half[..., 0] * 2 / height,
-            centre[..., 0] * 2 / height - 1,
+            center[..., 0] * 2 / height - 1,
         ],
         -1,
     ).reshape(n, -1, 2, 3)

@@ -1,6 +1,6 @@
 """The one place where an image file becomes an RGB picture, or is refused by name.
 
-timm's readers ignore the EXIF orientation, let hidden colours shine through alpha 0, clip 16-bit grey to white and put
+timm's readers ignore the EXIF orientation, let hidden colors shine through alpha 0, clip 16-bit gray to white and put
 the next image in place of an unreadable one. Training, evaluation and feature extraction therefore all decode here.
 """
 
@@ -22,7 +22,7 @@ IMAGE_SUFFIXES = frozenset(
 # EPS, starts an interpreter.
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF")
 
-_GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+_GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
 
@@ -45,7 +45,7 @@ class UnreadableImage(ValueError):
 def read_image(source: str | Path | bytes | BinaryIO, *, name: str | None = None) -> Image.Image:
     """Decode one file to a loaded RGB picture (W, H as `.size`), the first frame if there are several.
 
-    See `to_rgb` for the colour rules. Raw formats, vector formats and everything outside `_FORMATS` are refused.
+    See `to_rgb` for the color rules. Raw formats, vector formats and everything outside `_FORMATS` are refused.
 
     Args:
         source: path, the file's bytes, or a binary file object.
@@ -68,9 +68,9 @@ def read_image(source: str | Path | bytes | BinaryIO, *, name: str | None = None
 def to_rgb(image: Image.Image, *, name: str | None = None) -> Image.Image:
     """Turn any PIL image into RGB as a viewer would show it.
 
-    The EXIF orientation is applied. Transparent pixels are composited on white, so colours hidden under alpha 0 never
-    show. 16-bit grey is scaled to 8 bit (65535 -> 255, and 4095 -> 255 for 12-bit TIFF). Palette, grey, CMYK, YCbCr and
-    LAB are converted by Pillow; colour profiles are not applied (nor does timm). Integer samples outside 0..65535 and
+    The EXIF orientation is applied. Transparent pixels are composited on white, so colors hidden under alpha 0 never
+    show. 16-bit gray is scaled to 8 bit (65535 -> 255, and 4095 -> 255 for 12-bit TIFF). Palette, gray, CMYK, YCbCr and
+    LAB are converted by Pillow; color profiles are not applied (nor does timm). Integer samples outside 0..65535 and
     floating-point samples carry no agreed range and are refused.
 
     Raises: UnreadableImage naming `name` (default: the file that the image was opened from).
@@ -85,7 +85,7 @@ def to_rgb(image: Image.Image, *, name: str | None = None) -> Image.Image:
         image.load()
         tags = getattr(image, "tag_v2", {})  # TIFF's; lost with the first copy
         image = _upright(image)
-        if image.mode in _GREY_16:
+        if image.mode in _GRAY_16:
             return _scale_to_8_bit(image, tags, name).convert("RGB")
         if image.mode.startswith("F"):
             raise UnreadableImage(name, "floating-point samples have no agreed range; convert it to 8 or 16 bit")

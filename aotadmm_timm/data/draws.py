@@ -1,6 +1,6 @@
 """Random numbers that are a function of (seed, epoch, sample index, view, draw), and of nothing else.
 
-A counter-based generator (the SplitMix64 finaliser over a chained key) replaces generator state: whatever the number of
+A counter-based generator (the SplitMix64 finalizer over a chained key) replaces generator state: whatever the number of
 workers, ranks or restarts, the same sample in the same epoch gets the same crop, and another epoch another one.
 """
 
@@ -12,7 +12,7 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser: a bijection of 64-bit words with full avalanche (arithmetic wraps by design)."""
+    """SplitMix64's finalizer: a bijection of 64-bit words with full avalanche (arithmetic wraps by design)."""
     x = (x ^ (x >> np.uint64(30))) * _MIX1
     x = (x ^ (x >> np.uint64(27))) * _MIX2
     return x ^ (x >> np.uint64(31))
@@ -28,7 +28,7 @@ def uniform(
         index: (B,) sample indices in the data set (not positions in the batch).
         views: (V,) view numbers, or how many (then 0 .. V-1).
         draws: numbers per sample and view.
-        stream: separates uses that must not share numbers (crops, colours, noise).
+        stream: separates uses that must not share numbers (crops, colors, noise).
     Returns: float64 array (B, V, draws).
     """
     view = np.arange(views) if isinstance(views, int) else np.asarray(views)

@@ -1,4 +1,4 @@
-"""Photometric augmentation of a whole batch of tensors: colour jitter, grey, blur, solarize.
+"""Photometric augmentation of a whole batch of tensors: color jitter, gray, blur, solarize.
 
 The operations, ranges and probabilities of torchvision's ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize,
 as the DINO family combines them. Each sample has its own factors; the order of the four jitter operations is drawn for
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-DRAWS = 10  # apply jitter, four factors, grey, blur, blur width, solarize, spare
+DRAWS = 10  # apply jitter, four factors, gray, blur, blur width, solarize, spare
 
-_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's and torchvision's grey
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's and torchvision's gray
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Photometric:
 
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.2, 0.1)
     jitter_prob: float = 0.8
-    grey_prob: float = 0.2
+    gray_prob: float = 0.2
     blur_prob: float = 0.5
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize_prob: float = 0.2
@@ -39,7 +39,7 @@ class Photometric:
     @property
     def idle(self) -> bool:
         return not (self.jitter_prob and any(self.jitter)) and not (
-            self.grey_prob or self.blur_prob or self.solarize_prob
+            self.gray_prob or self.blur_prob or self.solarize_prob
         )
 
 
@@ -64,10 +64,10 @@ def augment(x: Tensor, size: tuple[int, int], u: np.ndarray, order: np.ndarray, 
     def selected(draw: int, probability: float) -> Tensor:
         return torch.from_numpy(np.flatnonzero(u[:, draw] < probability)).to(x.device)
 
-    if len(which := selected(5, spec.grey_prob)):
+    if len(which := selected(5, spec.gray_prob)):
         x.index_copy_(1, which, luma(x.index_select(1, which)).expand(3, -1, -1))
     low, high = (s * size[1] / 224 for s in spec.blur_sigma)
-    if high > 0.15 and len(which := selected(6, spec.blur_prob)):  # below, a neighbour's weight is under 1e-9
+    if high > 0.15 and len(which := selected(6, spec.blur_prob)):  # below, a neighbor's weight is under 1e-9
         sigma = torch.from_numpy(low + u[:, 7] * (high - low)).to(x.device, x.dtype)[which]
         x.index_copy_(1, which, blur(x.index_select(1, which), size, sigma.clamp(min=0.05)))
     if len(which := selected(8, spec.solarize_prob)):
@@ -76,12 +76,12 @@ def augment(x: Tensor, size: tuple[int, int], u: np.ndarray, order: np.ndarray, 
 
 
 def luma(x: Tensor) -> Tensor:
-    """Planes (3, n, ...) -> grey (n, ...)."""
+    """Planes (3, n, ...) -> gray (n, ...)."""
     return torch.mul(x[0], _LUMA[0]).add_(x[1], alpha=_LUMA[1]).add_(x[2], alpha=_LUMA[2])
 
 
 def blur(x: Tensor, size: tuple[int, int], sigma: Tensor) -> Tensor:
-    """Gaussian blur of planes with width `sigma` (n,) pixels, truncated at the border and renormalised there."""
+    """Gaussian blur of planes with width `sigma` (n,) pixels, truncated at the border and renormalized there."""
 
     def matrix(length: int) -> Tensor:
         at = torch.arange(length, device=x.device, dtype=x.dtype)
@@ -119,7 +119,7 @@ def hue(x: Tensor, change: Tensor) -> None:
     sixth = torch.where(red, g - b, torch.where(green, b - r, r - g))  # of a circle, once divided by the chroma
     sixth.div_(chroma.clamp(min=1e-8))
     sixth.add_(torch.where(red, 0.0, torch.where(green, 2.0, 4.0))).add_(6 * change).remainder_(6)
-    # back: each channel is low + chroma * (a trapezoid of the hue, 1 around the channel's own colour)
+    # back: each channel is low + chroma * (a trapezoid of the hue, 1 around the channel's own color)
     torch.sub(sixth, 3, out=r).abs_().sub_(1)
     torch.sub(sixth, 2, out=g).abs_().neg_().add_(2)
     torch.sub(sixth, 4, out=b).abs_().neg_().add_(2)

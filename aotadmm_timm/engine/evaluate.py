@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm import distributed
-from aotadmm_timm.data import LabelledImages, eval_loader, hold_out, if_there, load_images, only_readable
+from aotadmm_timm.data import Images, eval_loader, hold_out, if_there, load_images, only_readable
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation import (
     attention_maps,
@@ -126,18 +126,18 @@ def _single(cfg: EvaluateConfig, subject: Subject, folder: Path, device: torch.d
     return result
 
 
-def _open(cfg: EvaluateConfig, dataset: str, own: dict[str, Any]) -> tuple[LabelledImages, LabelledImages, str]:
+def _open(cfg: EvaluateConfig, dataset: str, own: dict[str, Any]) -> tuple[Images, Images, str]:
     """Train, test (readable images) and what test is; without a test split the held-out tenth of train."""
     keys: dict[str, Any] = {
         "input_key": cfg.input_key or own.get("input_key"),
         "target_key": cfg.target_key or own.get("target_key"),
     }
     keys |= {"root": cfg.data_dir or own.get("data_dir"), "download": cfg.dataset_download}
-    train = load_images(dataset, "train", num_samples=cfg.num_samples, **keys)
+    train = load_images(dataset, "train", num_samples=cfg.num_samples, seed=own.get("seed", cfg.seed), **keys)
     test, where = if_there(lambda: load_images(dataset, "test", classes=train.classes, **keys)), "test"
     if test is None:
         if cfg.num_samples is None and own.get("num_samples"):  # the tenth that the run held out, which it never saw
-            train = load_images(dataset, "train", num_samples=own["num_samples"], **keys)
+            train = load_images(dataset, "train", num_samples=own["num_samples"], seed=own["seed"], **keys)
         train, test = hold_out(train)
         where = "a held-out tenth of train"
     return only_readable(train), only_readable(test), where
@@ -174,7 +174,7 @@ def _geometry(test: Features, views: Tensor | None, view_y: Tensor | None, class
 
 
 def _look_inside(
-    cfg: EvaluateConfig, subject: Subject, test: LabelledImages, result: dict[str, Any]
+    cfg: EvaluateConfig, subject: Subject, test: Images, result: dict[str, Any]
 ) -> dict[str, tuple[Any, str]]:
     """Layer-wise rows into `result`; their figures."""
     model: Any = subject.model

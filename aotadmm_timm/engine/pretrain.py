@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from aotadmm_timm import distributed
 from aotadmm_timm.cli import as_dict, option
-from aotadmm_timm.data import LabelledImages, if_there, load_images
+from aotadmm_timm.data import Images, if_there, load_images
 from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
-from aotadmm_timm.data.views import DIGITS, MultiCrop
+from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation.expansion import expansion_diagnostics
 from aotadmm_timm.evaluation.summary import format_table
@@ -91,8 +91,8 @@ def multi_crop(cfg: PretrainConfig) -> MultiCrop:
     return crop
 
 
-def load_split(cfg: TrainConfig, split: str, classes: tuple[str, ...] | None = None) -> LabelledImages:
-    """A split of the configured data set; `num_samples` shortens train only."""
+def load_split(cfg: TrainConfig, split: str, classes: tuple[str, ...] | None = None, *, labels: bool = True) -> Images:
+    """A split of the configured data set; `num_samples` shortens train only. See `load_images` for `labels`."""
     return load_images(
         cfg.dataset,
         split,
@@ -101,7 +101,9 @@ def load_split(cfg: TrainConfig, split: str, classes: tuple[str, ...] | None = N
         input_key=cfg.input_key,
         target_key=cfg.target_key,
         num_samples=cfg.num_samples if split == "train" else None,
+        seed=cfg.seed,
         classes=classes,
+        labels=labels,
     )
 
 
@@ -136,7 +138,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
     # Opened now: a test set that cannot be used is no news for the end of a run. It is read there.
     test = if_there(lambda: load_split(cfg, "test", classes=train.classes)) if cfg.evaluate else None
     workers = 0 if isinstance(batches, MemoryBatches) else cfg.num_workers
-    steps_per_epoch = batches.order.batches_per_epoch // cfg.accumulate
+    steps_per_epoch = batches.sampler.batches_per_epoch // cfg.accumulate
     steps = cfg.epochs * steps_per_epoch
 
     method: Any = build(backbone).to(device)

@@ -7,7 +7,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aotadmm_timm.data import LabelledImages, eval_loader, held_out_split, hold_out, only_readable
+from aotadmm_timm.data import Images, eval_loader, held_out_split, hold_out, only_readable
 from aotadmm_timm.evaluation import extract_features, knn_accuracy
 from aotadmm_timm.evaluation.summary import frozen_scores
 
@@ -19,7 +19,7 @@ class HeldOutProbe:
 
     LIMIT = 5000  # images of each part: a probe is a glance, not a result
 
-    def __init__(self, train: LabelledImages, encoder: nn.Module, *, num_workers: int = 0) -> None:
+    def __init__(self, train: Images, encoder: nn.Module, *, num_workers: int = 0) -> None:
         rng = np.random.default_rng(0)
         parts = [np.sort(rng.permutation(part)[: self.LIMIT]) for part in held_out_split(train.labels)]
         self.bank, self.held = (only_readable(train.subset(part)) for part in parts)
@@ -51,8 +51,8 @@ class Pixels(nn.Module):
 
 
 def final_scores(
-    train: LabelledImages,
-    test: LabelledImages | None,
+    train: Images,
+    test: Images | None,
     encoder: nn.Module,
     untrained: nn.Module,
     *,
@@ -73,7 +73,7 @@ def final_scores(
 
 
 def model_scores(
-    train: LabelledImages, test: LabelledImages, model: nn.Module, like: nn.Module, num_workers: int = 0
+    train: Images, test: Images, model: nn.Module, like: nn.Module, num_workers: int = 0
 ) -> dict[str, float]:
     """`frozen_scores` of what `model` makes of images that are preprocessed as the timm model `like` wants them."""
     bank, query = (extract_features(model, eval_loader(x, like, num_workers=num_workers)) for x in (train, test))

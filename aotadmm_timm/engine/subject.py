@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from aotadmm_timm.cli import build
-from aotadmm_timm.data.loading import data_config
-from aotadmm_timm.data.views import DIGITS, MultiCrop
+from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
+from aotadmm_timm.data.preprocessing import data_config
 from aotadmm_timm.hub.loading import encoder_folder, load_encoder, read_config
 from aotadmm_timm.methods.projector import Projector
 from aotadmm_timm.runs.config import read_yaml

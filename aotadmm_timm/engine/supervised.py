@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from aotadmm_timm import distributed
 from aotadmm_timm.cli import as_dict, option
-from aotadmm_timm.data import LabelledImages, eval_loader, hold_out, if_there, only_readable
+from aotadmm_timm.data import Images, eval_loader, hold_out, if_there, only_readable
 from aotadmm_timm.data.batches import Batch, MemoryBatches, make_batches
+from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.data.photometric import Photometric
-from aotadmm_timm.data.views import DIGITS, MultiCrop
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation import extract_features
 from aotadmm_timm.options import TrainConfig
@@ -77,7 +77,7 @@ def training_view(cfg: SupervisedConfig, model: Any, size: int) -> MultiCrop:
         global_size=size,
         global_scale=cfg.crop_scale,
         hflip=(0.0 if digits else 0.5) if cfg.hflip is None else cfg.hflip,
-        photometric=Photometric(jitter=jitter, grey_prob=0.0, blur_prob=0.0, solarize_prob=0.0),
+        photometric=Photometric(jitter=jitter, gray_prob=0.0, blur_prob=0.0, solarize_prob=0.0),
         mean=model.pretrained_cfg["mean"],
         std=model.pretrained_cfg["std"],
         seed=cfg.seed,
@@ -96,7 +96,7 @@ class _Logits(nn.Module):
         return self.model(x)
 
 
-def accuracy(model: nn.Module, images: LabelledImages, *, num_workers: int = 0) -> tuple[float, int]:
+def accuracy(model: nn.Module, images: Images, *, num_workers: int = 0) -> tuple[float, int]:
     """Share of images classified rightly, and their number; exact over ranks, nothing is padded."""
     logits, labels = extract_features(_Logits(model), eval_loader(images, model, num_workers=num_workers))
     return (logits.argmax(1) == labels).double().mean().item(), len(labels)
@@ -141,7 +141,7 @@ def train_supervised(
         world=world, accumulate=cfg.accumulate, device=device, num_workers=cfg.num_workers,
     )  # fmt: skip
     workers = 0 if isinstance(batches, MemoryBatches) else cfg.num_workers
-    steps_per_epoch = batches.order.batches_per_epoch // cfg.accumulate
+    steps_per_epoch = batches.sampler.batches_per_epoch // cfg.accumulate
     optimizer = make_optimizer(cfg, model, layer_decay=layer_decay)
     ema = ModelEmaV3(model, decay=cfg.ema, use_warmup=True) if cfg.ema else None
     result: nn.Module = ema.module if ema else model
@@ -243,7 +243,7 @@ def train_supervised(
     return metrics
 
 
-def _splits(cfg: SupervisedConfig) -> tuple[LabelledImages, LabelledImages, str]:
+def _splits(cfg: SupervisedConfig) -> tuple[Images, Images, str]:
     train = load_split(cfg, "train")
     if (test := if_there(lambda: load_split(cfg, "test", classes=train.classes))) is not None:
         return train, only_readable(test), "test"

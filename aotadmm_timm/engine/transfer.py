@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from aotadmm_timm import distributed
-from aotadmm_timm.data import LabelledImages, eval_loader, only_readable
+from aotadmm_timm.data import Images, eval_loader, only_readable
 from aotadmm_timm.evaluation import extract_features, knn_accuracy, linear_probe
 from aotadmm_timm.evaluation.summary import align, to_json
 from aotadmm_timm.evaluation.transfer import load_transfer
@@ -81,10 +81,10 @@ def transfer(
     return result
 
 
-def _open(name: str, root: str | None, download: bool) -> tuple[list[LabelledImages], str]:
+def _open(name: str, root: str | None, download: bool) -> tuple[list[Images], str]:
     """Train and test, or the reason why not. All processes agree, and rank 0 alone downloads."""
 
-    def attempt(download: bool) -> tuple[list[LabelledImages], str]:
+    def attempt(download: bool) -> tuple[list[Images], str]:
         try:
             train = load_transfer(name, "train", root=root, download=download)
             test = load_transfer(name, "test", root=root, download=download, classes=train.classes)

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset
 
-from aotadmm_timm.data import LabelledImages, load_images
-from aotadmm_timm.data.datasets import from_pictures
+from aotadmm_timm.data import Images, load_images
+from aotadmm_timm.data.library import LibraryImages
 
 # name: (torchvision class, splits of train, splits of test); timm knows the CIFARs itself
 _TORCHVISION = {
@@ -31,7 +31,7 @@ def load_transfer(
     root: str | Path | None = None,
     download: bool = False,
     classes: Sequence[str] | None = None,
-) -> LabelledImages:
+) -> Images:
     """A transfer data set, "train" or "test": one of `TRANSFER`, or anything that `load_images` knows.
 
     Train is all that is not test (train and validation together, where there are both), as in Ericsson et al., 2021.
@@ -55,7 +55,7 @@ def load_transfer(
     joined: ConcatDataset = ConcatDataset(parts)
     labels = [int(label) for part in parts for label in _labels(part)]
     names = getattr(parts[0], "classes", None) or [str(label) for label in range(max(labels) + 1)]
-    return from_pictures(name, split, lambda row: joined[row][0], labels, names)
+    return LibraryImages(name, split, labels, names, joined)
 
 
 def _labels(part: Any) -> Sequence[int]:

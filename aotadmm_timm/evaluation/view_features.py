@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from aotadmm_timm.data import LabelledImages
-from aotadmm_timm.data.loading import in_channels
+from aotadmm_timm.data import Images
+from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.data.photometric import luma
-from aotadmm_timm.data.views import MultiCrop
+from aotadmm_timm.data.preprocessing import in_channels
 from aotadmm_timm.evaluation.features import extract_features
 
 
 def extract_view_features(
-    models: dict[str, nn.Module], images: LabelledImages, crop: MultiCrop, *, batch_size: int = 64, num_workers: int = 0
+    models: dict[str, nn.Module], images: Images, crop: MultiCrop, *, batch_size: int = 64, num_workers: int = 0
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Features of the global views of every image by each model, exact over processes.
 
@@ -41,7 +41,7 @@ def extract_view_features(
 class _EveryView(nn.Module):
     """(B, V, C, H, W) -> (B, V d): the views of an image side by side, so that one row stays one image.
 
-    A model of one channel gets the views in grey.
+    A model of one channel gets the views in gray.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -58,7 +58,7 @@ class _EveryView(nn.Module):
 
 
 class _Indexed(Dataset):
-    def __init__(self, images: LabelledImages) -> None:
+    def __init__(self, images: Images) -> None:
         self.images = images
 
     def __len__(self) -> int:
@@ -83,5 +83,5 @@ class _Views:
         else:
             crops = [self.crop.crop_picture(picture, 0, i)[0] for picture, _, i in items]
             stacked = torch.from_numpy(np.stack(crops, 1)).float() / 255
-            views = self.crop.colour([stacked], 0, index)[0]
+            views = self.crop.color([stacked], 0, index)[0]
         return views.transpose(0, 1), torch.tensor([label for _, label, _ in items])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from aotadmm_timm import __version__
 from aotadmm_timm.data.decode import read_image, to_rgb
-from aotadmm_timm.data.loading import in_channels, preprocessing
+from aotadmm_timm.data.preprocessing import in_channels, preprocessing
 
 from .loading import load_encoder
 

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/data.py [--images 4096] [--threads 2] [--rounds 3]
 
-Both make the CIFAR recipe, 2 views of 32x32 and 6 of 16x16 with jitter, grey, blur and solarize, from random 32x32
+Both make the CIFAR recipe, 2 views of 32x32 and 6 of 16x16 with jitter, gray, blur and solarize, from random 32x32
 images. Rounds alternate, so that a busy machine slows both; the ratio of the best rounds is what counts.
 """
 
@@ -10,13 +10,13 @@ import argparse
 import time
 
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-from aotadmm_timm.data.batches import MemoryBatches, Order
-from aotadmm_timm.data.datasets import from_pictures
-from aotadmm_timm.data.views import MultiCrop
+from aotadmm_timm.data.batches import MemoryBatches
+from aotadmm_timm.data.memory import PixelImages
+from aotadmm_timm.data.multicrop import MultiCrop
+from aotadmm_timm.data.sampler import EpochSampler
 
 
 def recipe(size: int, scale: tuple[float, float]) -> v2.Compose:
@@ -60,12 +60,12 @@ def main() -> None:
     small = torch.randint(0, 256, (args.images, 3, 8, 8)).float()
     pixels = torch.nn.functional.interpolate(small, size=32, mode="bicubic").clamp(0, 255).to(torch.uint8)
 
-    images = from_pictures("random", "train", lambda row: Image.new("RGB", (32, 32)), [0] * args.images, ["any"])
+    images = PixelImages("random", "train", [0] * args.images, ["any"], pixels.numpy())
 
     def ours() -> int:
-        order = Order(args.images, args.batch_size)
-        batches = MemoryBatches(pixels, images, MultiCrop(), order, torch.device("cpu"))
-        return sum(len(batch.indices) for batch in batches(0, order.batches_per_epoch))
+        sampler = EpochSampler(args.images, args.batch_size)
+        batches = MemoryBatches(pixels, images, MultiCrop(), sampler, torch.device("cpu"))
+        return sum(len(batch.indices) for batch in batches(0, sampler.batches_per_epoch))
 
     # A quarter of the images: the ratio does not depend on the number, and workers start once.
     loader = DataLoader(PerImage(pixels[: args.images // 4]), args.batch_size, num_workers=2, persistent_workers=True)

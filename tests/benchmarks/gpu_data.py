@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("dataset", help="as of train/lejepa.py")
     parser.add_argument("output", type=Path, help="the file, .tar.xz")
     parser.add_argument("--quality", type=int, default=95)
-    parser.add_argument("--num-samples", type=int, help="the first N images of each split only")
+    parser.add_argument("--num-samples", type=int, help="N images of each split only")
     parser.add_argument("--limit-mib", type=float, default=64, help="of file and project together")
     args = parser.parse_args()
     try:

@@ -26,7 +26,7 @@ from aotadmm_timm.hub.loading import load_encoder
 class Config:
     model: str | None = option(None, "run folder or timm model name")
     dataset: str = option("digits", "data set")
-    num_samples: int | None = option(None, "first N training images only", unit="images")
+    num_samples: int | None = option(None, "N training images only, drawn by seed 0", unit="images")
     random_init: bool = option(False, "take a registered model untrained")
     epochs: int = option(30, "epochs of each AdamW fit")
 

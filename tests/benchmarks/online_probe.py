@@ -10,7 +10,7 @@ import time
 import numpy as np
 import torch
 
-from aotadmm_timm.data.views import DIGITS
+from aotadmm_timm.data.multicrop import DIGITS
 from aotadmm_timm.engine.backbone import create_backbone
 from aotadmm_timm.engine.online_probe import OnlineProbe
 from aotadmm_timm.methods import LeJEPA, Views

@@ -9,9 +9,10 @@ import torch
 from PIL import Image
 
 from aotadmm_timm.data import load_images
-from aotadmm_timm.data.batches import Batch, LoaderBatches, MemoryBatches, Order, make_batches
+from aotadmm_timm.data.batches import Batch, LoaderBatches, MemoryBatches, make_batches
+from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.data.photometric import Photometric
-from aotadmm_timm.data.views import MultiCrop
+from aotadmm_timm.data.sampler import EpochSampler
 
 CROP = MultiCrop(num_local=2, photometric=Photometric(solarize_prob=0.0))
 
@@ -36,9 +37,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_an_epoch_is_a_permutation_without_the_incomplete_batch() -> None:
-    order = Order(10, 3, seed=1)
-    assert order.batches_per_epoch == 3
-    steps = list(order.steps(0, 6))
+    sampler = EpochSampler(10, 3, seed=1)
+    assert sampler.batches_per_epoch == 3
+    steps = list(sampler.steps(0, 6))
     assert [(s, e) for s, e, _ in steps] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
     first, second = (np.concatenate([i for _, e, i in steps if e == epoch]) for epoch in (0, 1))
     assert len(set(first)) == len(set(second)) == 9
@@ -46,16 +47,16 @@ def test_an_epoch_is_a_permutation_without_the_incomplete_batch() -> None:
 
 
 def test_epochs_are_whole_optimizer_steps() -> None:
-    order = Order(22, 2, accumulate=3)  # 11 batches: 9 of them
-    assert order.batches_per_epoch == 9
-    assert [e for _, e, _ in order.steps(0, 18)] == [0] * 9 + [1] * 9
+    sampler = EpochSampler(22, 2, accumulate=3)  # 11 batches: 9 of them
+    assert sampler.batches_per_epoch == 9
+    assert [e for _, e, _ in sampler.steps(0, 18)] == [0] * 9 + [1] * 9
     with pytest.raises(ValueError, match=r"batch of 24 images .*22; use a smaller --batch-size or --accumulate than 3"):
-        Order(22, 8, accumulate=3)
+        EpochSampler(22, 8, accumulate=3)
 
 
 def test_any_step_can_be_the_first() -> None:
-    order = Order(10, 2, seed=1)
-    for (s, e, a), (t, f, b) in zip(order.steps(3, 12), list(order.steps(0, 12))[3:], strict=True):
+    sampler = EpochSampler(10, 2, seed=1)
+    for (s, e, a), (t, f, b) in zip(sampler.steps(3, 12), list(sampler.steps(0, 12))[3:], strict=True):
         assert (s, e) == (t, f)
         np.testing.assert_array_equal(a, b)
 
@@ -122,7 +123,7 @@ def test_a_batch_without_one_readable_image_is_an_error(folder: Path) -> None:
         path.write_bytes(b"no")
     with pytest.raises(ValueError, match="not one of 12 images can be read"):
         make_batches(load_images(str(folder), "train"), CROP, batch_size=4)
-    loader = LoaderBatches(load_images(str(folder), "train"), CROP, Order(12, 4), torch.device("cpu"), 0)
+    loader = LoaderBatches(load_images(str(folder), "train"), CROP, EpochSampler(12, 4), torch.device("cpu"), 0)
     with pytest.raises(ValueError, match=r"no image of a batch could be read; the first: .*\.png: not an image"):
         next(iter(loader(0, 1)))
 
@@ -130,4 +131,4 @@ def test_a_batch_without_one_readable_image_is_an_error(folder: Path) -> None:
 @pytest.mark.parametrize(("batch", "world"), [(11, 1), (6, 2), (0, 1)])
 def test_batches_that_cannot_be(batch: int, world: int) -> None:
     with pytest.raises(ValueError, match=r"larger than the data set of 10; use a smaller|must be positive"):
-        Order(10, batch, world=world)
+        EpochSampler(10, batch, world=world)

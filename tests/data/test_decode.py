@@ -53,7 +53,7 @@ def test_damaged_exif_keeps_the_pixels() -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
-def test_16_bit_grey_equals_its_8_bit_copy(kind: str) -> None:
+def test_16_bit_gray_equals_its_8_bit_copy(kind: str) -> None:
     ramp = np.linspace(0, 65535, 64 * 64).round().astype(np.uint16).reshape(64, 64)
     image = read_image(encoded(Image.fromarray(ramp), kind))
     expected = np.round(ramp / 257.0).astype(np.uint8)
@@ -81,21 +81,21 @@ def test_transparent_pixels_become_white_whatever_hides_under_them() -> None:
     palette.putpalette([10, 20, 30, 40, 50, 60])
     shown = np.asarray(read_image(encoded(palette, "PNG", transparency=0)))
     np.testing.assert_array_equal(shown[0], [[255, 255, 255], [40, 50, 60]])
-    grey_alpha = Image.fromarray(np.array([[[7, 0], [7, 255]]], np.uint8), "LA")
-    np.testing.assert_array_equal(np.asarray(read_image(encoded(grey_alpha, "PNG")))[0], [[255] * 3, [7] * 3])
+    gray_alpha = Image.fromarray(np.array([[[7, 0], [7, 255]]], np.uint8), "LA")
+    np.testing.assert_array_equal(np.asarray(read_image(encoded(gray_alpha, "PNG")))[0], [[255] * 3, [7] * 3])
 
 
-def test_cmyk_grey_and_bilevel_keep_their_brightness() -> None:
+def test_cmyk_gray_and_bilevel_keep_their_brightness() -> None:
     cmyk = read_image(encoded(picture().convert("CMYK"), "JPEG", quality=95))
     assert np.abs(np.asarray(cmyk).astype(int) - np.asarray(picture())).mean() < 4
-    grey = picture().convert("L")
-    np.testing.assert_array_equal(np.asarray(read_image(encoded(grey, "PNG")))[..., 1], np.asarray(grey))
+    gray = picture().convert("L")
+    np.testing.assert_array_equal(np.asarray(read_image(encoded(gray, "PNG")))[..., 1], np.asarray(gray))
     bilevel = Image.fromarray(np.eye(8, dtype=bool))
     np.testing.assert_array_equal(np.asarray(read_image(encoded(bilevel, "PNG")))[..., 2], np.eye(8) * 255)
 
 
 def test_the_first_frame_of_an_animation_is_taken() -> None:
-    frames = [Image.new("RGB", (9, 9), colour) for colour in ("red", "lime", "blue")]
+    frames = [Image.new("RGB", (9, 9), color) for color in ("red", "lime", "blue")]
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
     assert read_image(data).getpixel((4, 4)) == (255, 0, 0)
 

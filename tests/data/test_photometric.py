@@ -1,4 +1,4 @@
-"""Batched colour operations against torchvision's, image by image."""
+"""Batched color operations against torchvision's, image by image."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SIZE = (12, 10)
 
 def planes(n: int = 6) -> torch.Tensor:
     x = torch.rand(3, n, SIZE[0] * SIZE[1], generator=torch.Generator().manual_seed(0))
-    x[:, 0] = x[:1, 0]  # one grey image: no hue, no saturation
+    x[:, 0] = x[:1, 0]  # one gray image: no hue, no saturation
     x[:, 1, :20] = 0.0
     x[:, 1, 20:40] = 1.0
     return x
@@ -41,7 +41,7 @@ def test_jitter_equals_torchvision(ours, theirs) -> None:  # type: ignore[no-unt
     before = pictures(x).clone()
     ours(x, CHANGES)
     for i, change in enumerate(CHANGES[:, 0].tolist()):
-        # torchvision's weights of grey sum to .9999
+        # torchvision's weights of gray sum to .9999
         torch.testing.assert_close(pictures(x)[i], theirs(before[i], change), rtol=0, atol=1e-4)
 
 
@@ -62,7 +62,7 @@ def test_blur_equals_torchvision_inside() -> None:
 
 
 def draws(**values: float) -> np.ndarray:
-    names = ("jitter", "brightness", "contrast", "saturation", "hue", "grey", "blur", "sigma", "solarize", "spare")
+    names = ("jitter", "brightness", "contrast", "saturation", "hue", "gray", "blur", "sigma", "solarize", "spare")
     assert len(names) == DRAWS
     u = np.full((6, DRAWS), 0.999)  # nothing happens
     u[:, 1:5] = 0.5
@@ -91,7 +91,7 @@ def test_order_and_factors_of_the_jitter() -> None:
     torch.testing.assert_close(pictures(x), want, rtol=0, atol=1e-4)
 
 
-def test_grey_and_solarize_touch_their_samples_only() -> None:
+def test_gray_and_solarize_touch_their_samples_only() -> None:
     u = draws()
     u[2, 5] = u[4, 8] = 0.0
     x = planes()
@@ -106,7 +106,7 @@ def test_grey_and_solarize_touch_their_samples_only() -> None:
 def test_solarize_reaches_the_stated_share() -> None:
     # RandomApply([RandomSolarize()], .2) would reach a tenth only
     u = np.random.default_rng(0).random((4000, DRAWS))
-    spec = Photometric(jitter=(0, 0, 0, 0), grey_prob=0, blur_prob=0, solarize_prob=0.2)
+    spec = Photometric(jitter=(0, 0, 0, 0), gray_prob=0, blur_prob=0, solarize_prob=0.2)
     x = torch.full((3, 4000, 4), 0.75)
     augment(x, (2, 2), u, ORDER, spec)
     assert (x[0, :, 0] < 0.5).float().mean().item() == pytest.approx(0.2, abs=0.02)
@@ -118,7 +118,7 @@ def test_stays_in_range_and_leaves_other_channel_counts_alone() -> None:
     augment(x, SIZE, u, ORDER, Photometric(jitter=(0.8, 0.8, 0.8, 0.5)))
     assert x.min() >= 0
     assert x.max() <= 1
-    grey = torch.rand(1, 6, 120)
-    before = grey.clone()
-    augment(grey, SIZE, u, ORDER, Photometric())
-    assert torch.equal(grey, before)
+    gray = torch.rand(1, 6, 120)
+    before = gray.clone()
+    augment(gray, SIZE, u, ORDER, Photometric())
+    assert torch.equal(gray, before)

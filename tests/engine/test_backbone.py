@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 
-from aotadmm_timm.data.views import MultiCrop
+from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.engine.backbone import create_backbone
 from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.errors import UserError

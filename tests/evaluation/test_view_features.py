@@ -8,8 +8,8 @@ from PIL import Image
 from torch import nn
 
 from aotadmm_timm.data import load_images
-from aotadmm_timm.data.loading import in_channels
-from aotadmm_timm.data.views import DIGITS
+from aotadmm_timm.data.multicrop import DIGITS
+from aotadmm_timm.data.preprocessing import in_channels
 from aotadmm_timm.evaluation.view_features import extract_view_features
 
 CROP = DIGITS.replace(num_global=3)
@@ -45,14 +45,14 @@ def test_images_of_several_sizes() -> None:
     assert features["a"].isfinite().all()
 
 
-def test_a_model_of_one_channel_sees_the_views_in_grey() -> None:
+def test_a_model_of_one_channel_sees_the_views_in_gray() -> None:
     images = load_images("digits", "test", num_samples=4)
-    grey = timm.create_model("test_vit", num_classes=0, img_size=32, in_chans=1)
-    assert in_channels(grey) == in_channels(timm.create_model("test_resnet", in_chans=1)) == 1
+    gray = timm.create_model("test_vit", num_classes=0, img_size=32, in_chans=1)
+    assert in_channels(gray) == in_channels(timm.create_model("test_resnet", in_chans=1)) == 1
     seen: list[torch.Tensor] = []
-    grey.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    features, _ = extract_view_features({"grey": grey, "pixels": nn.Flatten()}, images, CROP)
-    assert features["grey"].shape[:2] == (3, 4)
-    colours = features["pixels"].transpose(0, 1).reshape(12, 3, 32, 32)  # view by view within an image
-    want = 0.299 * colours[:, 0] + 0.587 * colours[:, 1] + 0.114 * colours[:, 2]
+    gray.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    features, _ = extract_view_features({"gray": gray, "pixels": nn.Flatten()}, images, CROP)
+    assert features["gray"].shape[:2] == (3, 4)
+    colors = features["pixels"].transpose(0, 1).reshape(12, 3, 32, 32)  # view by view within an image
+    want = 0.299 * colors[:, 0] + 0.587 * colors[:, 1] + 0.114 * colors[:, 2]
     torch.testing.assert_close(torch.cat(seen), want[:, None])

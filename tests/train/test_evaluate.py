@@ -15,7 +15,7 @@ from PIL import Image
 
 from aotadmm_timm.cli import parse
 from aotadmm_timm.data import load_images
-from aotadmm_timm.data.views import MultiCrop
+from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
 from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
 from aotadmm_timm.evaluation.view_features import extract_view_features

@@ -1,4 +1,4 @@
-"""Evaluation batches: order, preprocessing of the model, unlabelled pictures and paths."""
+"""Evaluation batches: order, preprocessing of the model, unlabeled pictures and paths."""
 
 import logging
 from pathlib import Path
@@ -11,7 +11,7 @@ from PIL import Image
 
 from aotadmm_timm.data import eval_loader, load_images
 from aotadmm_timm.data.decode import UnreadableImage
-from aotadmm_timm.data.loading import only_readable, readable
+from aotadmm_timm.data.readable import only_readable, readable
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def model() -> torch.nn.Module:
     return timm.create_model("test_vit", num_classes=0, img_size=32)
 
 
-def test_order_labels_and_normalisation(model: torch.nn.Module) -> None:
+def test_order_labels_and_normalization(model: torch.nn.Module) -> None:
     images = load_images("digits", "test")
     loader = eval_loader(images, model, batch_size=7, indices=[5, 2, 9, 4, 0, 1, 3, 8])
     x, y = (torch.cat(parts) for parts in zip(*loader, strict=True))
@@ -40,8 +40,8 @@ def test_size_follows_the_model_as_it_is_now(model: torch.nn.Module) -> None:
 
 
 def test_pictures_and_paths_have_no_label(tmp_path: Path, model: torch.nn.Module) -> None:
-    Image.new("L", (40, 40), 128).save(tmp_path / "grey.png")
-    x, y = next(iter(eval_loader([tmp_path / "grey.png", Image.new("RGBA", (8, 8), (0, 0, 0, 0))], model)))
+    Image.new("L", (40, 40), 128).save(tmp_path / "gray.png")
+    x, y = next(iter(eval_loader([tmp_path / "gray.png", Image.new("RGBA", (8, 8), (0, 0, 0, 0))], model)))
     assert y.tolist() == [-1, -1]
     assert x.shape == (2, 3, 32, 32)
     (tmp_path / "bad.png").write_bytes(b"no")

@@ -1,4 +1,4 @@
-"""Multi-crop views of a batch: boxes, pixels and colours, every number drawn from (seed, epoch, sample index, view)."""
+"""Multi-crop views of a batch: boxes, pixels and colors, every number drawn from (seed, epoch, sample index, view)."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from .draws import uniform
 from .photometric import Photometric
 
 # Streams of random numbers that must not share values.
-_CROP, _COLOUR, _ORDER, _TURN = range(4)
-# Pixels that are coloured at once: on a CPU their planes stay in the cache, elsewhere fewer launches count.
+_CROP, _COLOR, _ORDER, _TURN = range(4)
+# Pixels that are colored at once: on a CPU their planes stay in the cache, elsewhere fewer launches count.
 _TILE = {"cpu": 1 << 18}
 _TILE_ELSEWHERE = 1 << 24
 
@@ -23,8 +23,8 @@ _TILE_ELSEWHERE = 1 << 24
 class MultiCrop:
     """What views an image gives: `num_global` large crops of `global_size` pixels and `num_local` small ones.
 
-    Defaults: the CIFAR recipe, 2 x 32 and 6 x 16 pixels, scales (.3, 1) and (.05, .3) of the area, flips, DINO colours.
-    `rotate` is the largest turn in degrees; `mean` and `std` normalise the views.
+    Defaults: the CIFAR recipe, 2 x 32 and 6 x 16 pixels, scales (.3, 1) and (.05, .3) of the area, flips, DINO colors.
+    `rotate` is the largest turn in degrees; `mean` and `std` normalize the views.
     """
 
     num_global: int = 2
@@ -100,36 +100,36 @@ class MultiCrop:
             out.append(np.stack([crops.crop_picture(image, box, bool(flip), out_size) for box, flip in views]))
         return out
 
-    def colour(self, groups: list[Tensor], epoch: int, index: np.ndarray) -> list[Tensor]:
-        """Augment the colours of float crops in [0, 1] and normalise them; same shapes, contiguous."""
+    def color(self, groups: list[Tensor], epoch: int, index: np.ndarray) -> list[Tensor]:
+        """Augment the colors of float crops in [0, 1] and normalize them; same shapes, contiguous."""
         mean = torch.tensor(self.mean, device=groups[0].device).view(-1, 1, 1, 1)
         std = torch.tensor(self.std, device=groups[0].device).view(-1, 1, 1, 1)
-        u = uniform(self.seed, epoch, index, self.num_views, photometric.DRAWS, stream=_COLOUR)
+        u = uniform(self.seed, epoch, index, self.num_views, photometric.DRAWS, stream=_COLOR)
         order = uniform(self.seed, epoch, np.zeros(1), self.num_views, 4, stream=_ORDER)[0].argsort(-1)
         out, view = [], 0
         for group in groups:
             result = torch.empty(group.shape, device=group.device)
-            for crop, normalised in zip(group, result, strict=True):
+            for crop, normalized in zip(group, result, strict=True):
                 size = (crop.shape[2], crop.shape[3])
                 tile = max(1, _TILE.get(crop.device.type, _TILE_ELSEWHERE) // (size[0] * size[1]))
                 for start in range(0, len(crop), tile):
                     part = slice(start, start + tile)
                     planes = crop[part].transpose(0, 1).contiguous()
                     photometric.augment(planes.flatten(2), size, u[part, view], order[view], self.photometric)
-                    normalised[part] = planes.sub_(mean).div_(std).transpose(0, 1)
+                    normalized[part] = planes.sub_(mean).div_(std).transpose(0, 1)
                 view += 1
             out.append(result)
         return out
 
     def __call__(self, images: Tensor, epoch: int, index: np.ndarray) -> list[Tensor]:
         """Views of uint8 images (B, C, H, W): [global (Vg, B, C, G, G)] and, if any, [local (Vl, B, C, L, L)]."""
-        return self.colour(self.crop_batch(images, epoch, index), epoch, index)
+        return self.color(self.crop_batch(images, epoch, index), epoch, index)
 
     def replace(self, **changes: object) -> "MultiCrop":
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
-# Colours mean nothing to handwritten digits, and their mirror images are other signs.
+# Colors mean nothing to handwritten digits, and their mirror images are other signs.
 DIGITS = MultiCrop(
     num_global=2,
     num_local=0,
@@ -139,5 +139,5 @@ DIGITS = MultiCrop(
     local_scale=(0.2, 0.5),
     hflip=0.0,
     rotate=12.0,
-    photometric=Photometric(jitter=(0.3, 0.3, 0.0, 0.0), grey_prob=0.0, blur_prob=0.0, solarize_prob=0.0),
+    photometric=Photometric(jitter=(0.3, 0.3, 0.0, 0.0), gray_prob=0.0, blur_prob=0.0, solarize_prob=0.0),
 )

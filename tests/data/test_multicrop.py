@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.data.photometric import Photometric
-from aotadmm_timm.data.views import DIGITS, MultiCrop
 
 INDEX = np.array([40, 3, 17, 5])
 
@@ -52,24 +52,24 @@ def test_both_ways_of_cutting_agree_within_rounding() -> None:
     pictures = [Image.fromarray(x.permute(1, 2, 0).numpy()) for x in images()]
     cut = [crop.crop_picture(p, 1, int(i)) for p, i in zip(pictures, INDEX, strict=True)]
     groups = [torch.from_numpy(np.stack(g, 1)).float().div(255) for g in zip(*cut, strict=True)]
-    loader = crop.colour(groups, 1, INDEX)
+    loader = crop.color(groups, 1, INDEX)
     for a, b in zip(memory, loader, strict=True):
         assert a.shape == b.shape
         assert (a - b).abs().mean() < 0.01
         assert (a - b).abs().max() < 0.1
 
 
-def test_normalisation_and_a_tile_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_normalization_and_a_tile_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     crop = MultiCrop(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     plain = MultiCrop(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     got, raw = crop(images(), 0, INDEX), plain(images(), 0, INDEX)
     mean, std = torch.tensor(crop.mean).view(3, 1, 1), torch.tensor(crop.std).view(3, 1, 1)
     torch.testing.assert_close(got[0], (raw[0] - mean) / std)
-    monkeypatch.setattr("aotadmm_timm.data.views._TILE", {"cpu": 3 * 32 * 32})
+    monkeypatch.setattr("aotadmm_timm.data.multicrop._TILE", {"cpu": 3 * 32 * 32})
     torch.testing.assert_close(crop(images(), 0, INDEX)[0], got[0], rtol=0, atol=1e-5)
 
 
-def test_grey_images_get_crops_and_no_colour() -> None:
+def test_gray_images_get_crops_and_no_color() -> None:
     crop = MultiCrop(mean=(0.5,), std=(0.5,))
     assert crop(images()[:, :1], 0, INDEX)[0].shape == (2, 4, 1, 32, 32)
 

@@ -1,0 +1,25 @@
+"""The data set that is always there: scikit-learn's handwritten digits."""
+
+import numpy as np
+from PIL import Image
+
+from .memory import PixelImages
+from .splits import choose_split, held_out_split
+
+_SIDE = 32
+
+
+def digits(split: str) -> PixelImages:
+    """The 1,797 digits of 8x8 pixels, enlarged to 32x32; a fifth of each class is test."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise ModuleNotFoundError("data set 'digits' needs scikit-learn: pip install 'aotadmm_timm[train]'") from None
+    choose_split("digits", split, ("train", "test"))
+    bunch = load_digits()
+    train, test = held_out_split(bunch.target, fraction=0.2, seed=0)
+    rows = train if split == "train" else test
+    small = np.round(bunch.images[rows] * (255 / 16)).astype(np.uint8)
+    large = [Image.fromarray(x).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR) for x in small]
+    pixels = np.repeat(np.stack([np.asarray(x) for x in large])[:, None], 3, axis=1)
+    return PixelImages("digits", split, bunch.target[rows], [str(d) for d in range(10)], pixels)
