@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from .memory import PixelImages
-from .splits import choose_split, held_out_split
+from .splits import choose_split
 
 _SIDE = 32
 
@@ -17,8 +17,10 @@ def digits(split: str) -> PixelImages:
         raise ModuleNotFoundError("data set 'digits' needs scikit-learn: pip install 'aotadmm_timm[train]'") from None
     choose_split("digits", split, ("train", "test"))
     bunch = load_digits()
-    train, test = held_out_split(bunch.target, fraction=0.2, seed=0)
-    rows = train if split == "train" else test
+    rng = np.random.default_rng(0)
+    members = [rng.permutation(np.flatnonzero(bunch.target == digit)) for digit in range(10)]
+    test = np.sort(np.concatenate([rows[: round(len(rows) / 5)] for rows in members]))
+    rows = test if split == "test" else np.setdiff1d(np.arange(len(bunch.target)), test)
     small = np.round(bunch.images[rows] * (255 / 16)).astype(np.uint8)
     large = [Image.fromarray(x).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR) for x in small]
     pixels = np.repeat(np.stack([np.asarray(x) for x in large])[:, None], 3, axis=1)

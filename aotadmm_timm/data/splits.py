@@ -40,16 +40,18 @@ def if_there(open_split: Callable[[], Images]) -> Images | None:
 def held_out_split(labels: np.ndarray, fraction: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Stratified split of 0 .. N-1 into (kept, held out) indices, both sorted.
 
-    Every class gives `fraction` of its images, rounded, but never its only one. Depends on labels and seed alone.
+    scikit-learn's, so that held out are `fraction` of all images (but one for each class at least), in the proportions
+    of the classes. It refuses classes of one image: these are kept. Depends on labels and seed alone.
     """
-    rng = np.random.default_rng(seed)
-    held = []
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
-        count = min(len(members) - 1, max(1, round(fraction * len(members))))
-        held.append(rng.permutation(members)[:count])
-    held_out = np.sort(np.concatenate(held)) if held else np.empty(0, np.int64)
-    return np.setdiff1d(np.arange(len(labels)), held_out), held_out
+    from sklearn.model_selection import train_test_split
+
+    _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    several = np.flatnonzero(counts[number] > 1)
+    if not len(several):
+        return np.arange(len(labels)), np.empty(0, np.int64)
+    size = max(int((counts > 1).sum()), round(fraction * len(several)))
+    _, held = train_test_split(several, test_size=size, random_state=seed, stratify=labels[several])
+    return np.setdiff1d(np.arange(len(labels)), held), np.sort(held)
 
 
 def hold_out(train: Images) -> tuple[Images, Images]:

@@ -292,3 +292,21 @@ def test_held_out_split() -> None:
     assert np.bincount(labels[held], minlength=3).tolist() == [3, 1, 0]
     np.testing.assert_array_equal(held, held_out_split(labels)[1])
     assert (held_out_split(labels, seed=1)[1] != held).any()
+
+
+@pytest.mark.parametrize(
+    ("labels", "held"),
+    [
+        (np.empty(0, np.int64), 0),
+        (np.array([5]), 0),
+        (np.arange(100), 0),
+        (np.full(40, -1), 4),
+        (np.repeat(np.arange(10_000), 2), 10_000),  # a class gives one of its two
+        (np.array([0, 0]), 1),
+    ],
+)
+def test_held_out_splits_at_the_edges(labels: np.ndarray, held: int) -> None:
+    kept, out = held_out_split(labels)
+    assert len(out) == held
+    np.testing.assert_array_equal(np.sort(np.concatenate([kept, out])), np.arange(len(labels)))
+    assert len(np.unique(labels[kept])) == len(np.unique(labels))

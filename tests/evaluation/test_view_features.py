@@ -1,6 +1,6 @@
 """Features of augmented views: fixed by seed and image, one column a view."""
 
-from dataclasses import replace
+from pathlib import Path
 
 import timm
 import torch
@@ -36,10 +36,12 @@ def test_views_are_those_of_the_augmentation_whatever_the_batch() -> None:
     assert (other["a"] - features["a"]).abs().mean() > 0.01
 
 
-def test_images_of_several_sizes() -> None:
-    images = load_images("digits", "test", num_samples=4)
-    read = images.read
-    mixed = replace(images, read=lambda row: read(row).resize((32 + row, 48), Image.Resampling.BILINEAR))
+def test_images_of_several_sizes(tmp_path: Path) -> None:
+    digits = load_images("digits", "test", num_samples=4)
+    (tmp_path / "a").mkdir()
+    for i in range(4):
+        digits[i][0].resize((32 + i, 48), Image.Resampling.BILINEAR).save(tmp_path / "a" / f"{i}.png")
+    mixed = load_images(str(tmp_path), "train")
     features, _ = extract_view_features({"a": pixel_model()}, mixed, CROP.replace(rotate=0.0))
     assert features["a"].shape == (3, 4, 48)
     assert features["a"].isfinite().all()
