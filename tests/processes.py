@@ -18,6 +18,9 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["processes", "timm", "aotadmm_timm.methods"])
 
 
+PATIENCE = 600  # seconds: far more than anything takes, for a machine that does other things as well
+
+
 def _entry(function: Callable[..., Any], rank: int, world: int, port: int, args: tuple[Any, ...], out: Path) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -31,7 +34,9 @@ def _entry(function: Callable[..., Any], rank: int, world: int, port: int, args:
     torch.save(result, out)
 
 
-def run_processes(function: Callable[..., Any], world: int, *args: Any, folder: Path, timeout: float = 60) -> list[Any]:
+def run_processes(
+    function: Callable[..., Any], world: int, *args: Any, folder: Path, timeout: float = 600
+) -> list[Any]:
     """What `function(*args)` returns in each of `world` processes, in rank order. It lives in an importable module."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -44,7 +49,7 @@ def run_processes(function: Callable[..., Any], world: int, *args: Any, folder: 
     for process in processes:
         process.start()
     for process in processes:
-        process.join(timeout)
+        process.join(PATIENCE)
     for process in processes:
         process.kill()
     results = [torch.load(path, weights_only=False) if path.exists() else {"error": "killed"} for path in outputs]

@@ -22,7 +22,17 @@ def load_script(path: str) -> ModuleType:
     return module
 
 
-def call_script(monkeypatch: pytest.MonkeyPatch, path: str, *arguments: str) -> None:
+def run_script(path: str, *arguments: object) -> None:
     """Its main with these arguments."""
+    before = sys.argv
+    sys.argv = [path, *map(str, arguments)]
+    try:
+        load_script(path).main()
+    finally:
+        sys.argv = before
+
+
+def call_script(monkeypatch: pytest.MonkeyPatch, path: str, *arguments: str) -> None:
+    """Its main with these arguments, which the test goes on seeing."""
     monkeypatch.setattr(sys, "argv", [path, *arguments])
     load_script(path).main()

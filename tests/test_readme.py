@@ -24,7 +24,7 @@ def test_python_blocks_run(tmp_path: Path) -> None:
     Image.new("RGB", (30, 40), "blue").save(tmp_path / "b.jpg")
     (tmp_path / "over_relaxed.py").write_text(over_relaxed())
     code = "\n".join(b for b in blocks("python") if b != over_relaxed())
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
     # the user's model trains from its own file
@@ -40,7 +40,7 @@ def test_python_blocks_run(tmp_path: Path) -> None:
         "16",
     ]
     command += ["--num-samples", "64", "--batch-size", "32", "--epochs", "1", "--no-evaluate", "--output", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
 

@@ -9,7 +9,7 @@ CREATES = "assert type(timm.create_model('aot_admm_nano')).__module__ == 'aotadm
 
 
 def python(*lines: str) -> str:
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

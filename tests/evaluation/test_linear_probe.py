@@ -97,7 +97,9 @@ def test_labels_classes_and_counts_at_the_edges() -> None:
     assert linear_probe(z, torch.full((30,), 4), z, torch.tensor([4] * 15 + [1] * 15)) == 0.5  # one class
     assert linear_probe(z, y, z, torch.full((30,), 9)) == 0.0  # a class train lacks
     assert linear_probe(z[:2], y[:2], z, y) == 1.0  # one row a class: nothing to hold out
-    assert linear_probe(torch.ones(6, 3), torch.arange(6) % 2, torch.ones(4, 3), torch.zeros(4)) in (0.0, 1.0)
+    constant, mostly_one = torch.ones(6, 3), torch.tensor([0, 1, 1, 0, 1, 1])  # nothing to tell them by: the majority
+    assert linear_probe(constant, mostly_one, torch.ones(4, 3), torch.tensor([1, 1, 1, 0])) == 0.75
+    assert linear_probe(constant, 1 - mostly_one, torch.ones(4, 3), torch.tensor([1, 1, 1, 0])) == 0.25
 
 
 def test_few_labels_draw_what_they_say() -> None:

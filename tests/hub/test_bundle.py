@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +10,9 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from scripts import run_script
 
-ROOT = Path(__file__).parents[2]
-
-
-def python(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, cwd=ROOT)
+from aotadmm_timm.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +28,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Image.fromarray(pixels).save(folder / "data" / split / label / f"{i}.png")
     flags = ["--views", "natural", "--epochs", 2, "--batch-size", 16, "--projector", 16, 8, "--num-slices", 8]
     where = ["--dataset", folder / "data", "--output", folder / "run"]
-    done = python("train/lejepa.py", "--model", "test_aot_admm", *flags, *where)
-    assert done.returncode == 0, done.stderr
+    run_script("train/lejepa.py", "--model", "test_aot_admm", *flags, *where)
     return folder
 
 
-def bundle(folder: Path, name: str, out: Path) -> subprocess.CompletedProcess[str]:
+def bundle(folder: Path, name: str, out: Path) -> None:
     where = ["--weights", out / "weights", "--cards", out / "cards"]
-    return python("hub/bundle.py", folder / "run", name, "--uses", "Telling dark from light.", *where)
+    run_script("hub/bundle.py", folder / "run", name, "--uses", "Telling dark from light.", *where)
 
 
 def test_weights_and_card(trained: Path, tmp_path: Path) -> None:
-    done = bundle(trained, "test_aot_admm.dark", tmp_path)
-    assert done.returncode == 0, done.stderr
+    bundle(trained, "test_aot_admm.dark", tmp_path)
     stored = load_file(tmp_path / "weights" / "test_aot_admm.dark.safetensors")
     assert {value.dtype for value in stored.values()} == {torch.float16}
     exact = load_file(trained / "run" / "encoder" / "model.safetensors")
@@ -63,8 +56,7 @@ def test_weights_and_card(trained: Path, tmp_path: Path) -> None:
     encoder.load_state_dict(stored)
     timm.models.save_for_hf(encoder, str(tmp_path / "folder"), model_config=None)
     out = tmp_path / "evaluation"
-    done = python("train/evaluate.py", tmp_path / "folder", "--dataset", trained / "data", "--output", out)
-    assert done.returncode == 0, done.stderr
+    run_script("train/evaluate.py", tmp_path / "folder", "--dataset", trained / "data", "--output", out)
     (results,) = out.glob("*.json")
     scores = json.loads(results.read_text())["scores"]["pretrained"]
     row = re.search(r"\| linear probe \| (\S+) %", card)
@@ -73,7 +65,6 @@ def test_weights_and_card(trained: Path, tmp_path: Path) -> None:
 
 
 def test_a_name_of_another_model_is_refused(trained: Path, tmp_path: Path) -> None:
-    done = bundle(trained, "crate_tiny.dark", tmp_path)
-    assert done.returncode != 0
-    assert "crate_tiny.dark: expected test_aot_admm.TAG" in done.stderr
+    with pytest.raises(UserError, match=r"crate_tiny\.dark: expected test_aot_admm\.TAG"):
+        bundle(trained, "crate_tiny.dark", tmp_path)
     assert not (tmp_path / "weights").exists()

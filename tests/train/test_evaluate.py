@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import timm
 from PIL import Image
+from scripts import run_script
 
 from aotadmm_timm.cli import parse
 from aotadmm_timm.data import load_images
@@ -105,7 +106,7 @@ def test_torchrun_scores_21_images_as_one_process_does(run: Path, tmp_path: Path
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "24 train images, 21 test images" in done.stdout
@@ -140,21 +141,9 @@ def test_a_registered_model_without_a_run(tmp_path: Path) -> None:
 def test_a_finetuned_run_is_evaluated_on_the_tenth_that_it_never_saw(run: Path, tmp_path: Path) -> None:
     """Views come from the data set then: its configuration states none."""
     out = tmp_path / "tuned"
-    command = [sys.executable, str(ROOT / "train" / "finetune.py"), "--checkpoint", str(run), "--device", "cpu"]
     data = draw_folder(tmp_path / "data", {"train": {"a": 60, "b": 60}})
-    command += [
-        "--dataset",
-        str(data),
-        "--num-samples",
-        "90",
-        "--epochs",
-        "1",
-        "--batch-size",
-        "1",
-        "--output",
-        str(out),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    few = ["--num-samples", 90, "--epochs", 1, "--batch-size", 1, "--device", "cpu"]
+    run_script("train/finetune.py", "--checkpoint", run, "--dataset", data, *few, "--output", out)
     result = evaluate(settings(out, views=2, view_images=20))
     assert (result["train_images"], result["test_images"]) == (81, 9)
     assert result["geometry"]["pretrained"]["views"] == 2

@@ -48,7 +48,7 @@ def test_pretrains_and_leaves_a_run_folder(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, str(SCRIPT), *SMALL, "--epochs", "2", "--num-samples", "300", "--output", str(out)]
     command += ["--batch-size", "128"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for row in ("pretrained", "untrained", "pixels"):
         assert row in done.stdout

@@ -1,15 +1,16 @@
-"""Bundled weights travel in the wheel: built, installed into an empty folder, loaded offline from there."""
+"""The wheel: built, installed into an empty folder, and used offline from there; bundled weights travel in it."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import timm
 from safetensors.torch import save_file
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 # Runs beside the installed wheel; prints the file of every cfg whose weights it could load from there.
 LOAD = """
@@ -29,8 +30,9 @@ assert not {"pyarrow", "matplotlib", "datasets", "sklearn", "tensorboard"} & set
 """
 
 
-def test_weights_in_the_wheel_load_offline_from_a_clean_folder(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
+def check(folder: Path) -> list[str]:
+    """Names of the weights that load from an installed wheel; all work is done in `folder`."""
+    tree = folder / "tree"
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*")
     shutil.copytree(ROOT / "aotadmm_timm", tree / "aotadmm_timm", ignore=ignore)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -41,19 +43,28 @@ def test_weights_in_the_wheel_load_offline_from_a_clean_folder(tmp_path: Path) -
     if not example.exists():  # a checkout without the large files still proves the mechanism
         save_file(timm.create_model("aot_admm_tiny", num_classes=0).state_dict(), example)
 
-    target = tmp_path / "installed"
+    target = folder / "installed"
     environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "HF_HUB_OFFLINE": "1"}
     pip = [sys.executable, "-m", "pip", "--quiet"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path / "dist"), str(tree)]
-    subprocess.run(build, check=True, env=environment, cwd=tmp_path)
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "dist"), str(tree)]
+    subprocess.run(build, check=True, env=environment, cwd=folder)
+    (wheel,) = (folder / "dist").glob("*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True, env=environment)
     loaded = subprocess.run(
         [sys.executable, "-c", LOAD, str(target)],
         env={**environment, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
     )
-    assert loaded.returncode == 0, loaded.stderr
-    assert set(loaded.stdout.split()) == {file.stem for file in weights.glob("*.safetensors")}
+    if loaded.returncode:
+        raise SystemExit(loaded.stderr)
+    names = sorted(set(loaded.stdout.split()))
+    if names != sorted(file.stem for file in weights.glob("*.safetensors")):
+        raise SystemExit(f"of the weights in {weights}, the wheel gave {', '.join(names) or 'none'}")
+    return names
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        print(f"wheel: {', '.join(check(Path(scratch)))}")
