@@ -2,6 +2,9 @@
 
 import torch
 
+# What to do about it, for layers that have a plain form as well.
+PLAIN_OPERATIONS = "call timm.layers.set_fused_attn(False) before the model is built"
+
 
 def once_only(what: str, instead: str = "") -> None:
     """Refuse, in a hand-written backward, to be differentiated again: its result would count as a constant.

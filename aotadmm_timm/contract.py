@@ -15,6 +15,7 @@ from timm.data import resolve_input_data_config
 from timm.layers import create_feature_extractor
 from timm.models import save_for_hf
 from timm.models._features import FeatureGetterNet
+from timm.models._input import get_model_input_config
 from timm.optim import create_optimizer_v2
 from torch import Tensor
 
@@ -110,6 +111,26 @@ def attributes(build: Build) -> None:
     expect(bool(model(x).isfinite().all()), "output is not finite")
 
 
+def input_size(build: Build) -> None:
+    """A model for one image size refuses others, and says so, so that timm's tools keep to it."""
+    model = build().eval()
+    channels, height, width = images(model).shape[1:]
+    patch_height, patch_width = model.patch_embed.patch_size
+    other = torch.randn(1, channels, height + patch_height, width + patch_width)
+    try:
+        flexible = bool(model(other).isfinite().all())
+    except (AssertionError, RuntimeError):
+        flexible = False
+    said = bool(model.pretrained_cfg.get("fixed_input_size", False))
+    expect(said != flexible, f"fixed_input_size is {said}, but other sizes are {'taken' if flexible else 'refused'}")
+    expect(
+        get_model_input_config(model)["fixed_input_size"] == said, "the model and its cfg differ in fixed_input_size"
+    )
+    free = build(dynamic_img_size=True).eval()
+    expect(not get_model_input_config(free)["fixed_input_size"], "dynamic_img_size leaves the input size fixed")
+    expect(bool(free(other).isfinite().all()), "dynamic_img_size does not take another size")
+
+
 def classifier(build: Build) -> None:
     """reset_classifier and num_classes=0 give pre-logits; dtype and mode survive."""
     model = build(dtype=torch.float64)
@@ -148,7 +169,7 @@ def gradients(build: Build) -> None:
 
 
 def intermediates(build: Build) -> None:
-    """Maps of all layers; the last, normalised, is forward_features; pruning keeps what was asked for."""
+    """Maps of all layers; the last, normalized, is forward_features; pruning keeps what was asked for."""
     model = randomize(build()).eval()
     x = images(model)
     full = model.forward_features(x)
@@ -159,7 +180,7 @@ def intermediates(build: Build) -> None:
     expect(len(maps) == len(model.feature_info), "not one map per feature_info entry")
     expect(all(m.shape == (2, model.embed_dim, *grid) for m in maps), "maps are not (B, C, H, W)")
     (last,) = model.forward_intermediates(x, indices=1, norm=True, intermediates_only=True, output_fmt="NLC")
-    expect_close(last, full[:, prefix:], "last normalised intermediate against forward_features", 0.0)
+    expect_close(last, full[:, prefix:], "last normalized intermediate against forward_features", 0.0)
     (last,) = model.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)
     expect_close(last.flatten(2).transpose(1, 2), full[:, prefix:], "last map against forward_features", 0.0)
     ((patches, tokens),) = model.forward_intermediates(
@@ -178,7 +199,7 @@ def intermediates(build: Build) -> None:
 
 
 def features_only(build: Build) -> None:
-    """The feature backbone gives the chosen layers; normalised, the last is forward_features."""
+    """The feature backbone gives the chosen layers; normalized, the last is forward_features."""
     model = randomize(build()).eval()
     x = images(model)
     depth = len(model.blocks)
@@ -190,7 +211,7 @@ def features_only(build: Build) -> None:
         expect(channels == got.shape[1], "feature_info names other channels than the map has")
     normed = FeatureGetterNet(randomize(build()), out_indices=(depth - 1,), norm=True).eval()
     want = model.forward_features(x)[:, model.num_prefix_tokens :]
-    expect_close(normed(x)[0].flatten(2).transpose(1, 2), want, "normalised features_only map", 0.0)
+    expect_close(normed(x)[0].flatten(2).transpose(1, 2), want, "normalized features_only map", 0.0)
 
 
 def channels(build: Build) -> None:
@@ -330,11 +351,19 @@ def tracing(build: Build) -> None:
 
 
 def fx(build: Build) -> None:
-    """A graph traced by torch.fx computes the same."""
+    """A graph traced by torch.fx gives the model's bits in float32 inference, can be scripted, and trains all."""
     model = build().eval()
     x = images(model)
     graph = create_feature_extractor(model, return_nodes=["head"])
-    expect_close(graph(x)["head"], model(x), "torch.fx")
+    with torch.inference_mode():
+        expect_close(graph(x)["head"], model(x), "torch.fx", 0.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.script` is deprecated", category=FutureWarning)
+        expect_close(torch.jit.script(graph)(x)["head"], model(x), "torch.fx and TorchScript")
+    model = build().train()
+    create_feature_extractor(model, return_nodes=["head"])(x)["head"].mean().backward()
+    missing = [key for key, parameter in model.named_parameters() if parameter.grad is None]
+    expect(not missing, f"no gradient through torch.fx for {missing}")
 
 
 def export(build: Build) -> None:
@@ -372,6 +401,7 @@ def compilation(build: Build) -> None:
 
 ROWS: list[Callable[[Build], None]] = [
     attributes,
+    input_size,
     classifier,
     gradients,
     intermediates,

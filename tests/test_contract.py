@@ -1,5 +1,6 @@
 """timm's contract over the registry: all rows on the miniatures and one size per family, the quick ones on the rest."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,21 @@ def test_quick_rows_over_the_registry(name: str) -> None:
     check_contract(name, exports=False, depth=3, img_size=3 * patch, embed_dim=96, num_heads=3)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aot_admm_tiny_patch16_224",
+        "aot_tiny_patch16_224",
+        "crate_tiny_patch16_224",
+        "crate_alpha_base_patch16_224",
+        "vit_tiny_mlpfree_patch16_224",
+    ],
+)
+def test_a_traced_graph_gives_the_models_bits_at_imagenet_size(name: str) -> None:
+    """197 tokens: other kernels than at 17."""
+    contract.fx(partial(timm.create_model, name, depth=2, embed_dim=192, num_heads=3, num_classes=5))
+
+
 @pytest.mark.parametrize("name", REGISTERED)
 def test_configs(name: str) -> None:
     """Complete, at the model's own size, and without weights that do not exist."""
@@ -72,6 +88,7 @@ def test_configs(name: str) -> None:
         assert cfg.paper_ids, tag
         assert cfg.interpolation == ("bilinear" if cfg.crop_pct == 0.875 else "bicubic")  # CRATE's own evaluation
         assert cfg.input_size[1:] == model.patch_embed.img_size
+        assert cfg.fixed_input_size
         assert len(cfg.mean) == len(cfg.std) == 3
         assert not cfg.url
         assert not cfg.hf_hub_id
@@ -127,7 +144,12 @@ class Transposed(AoTADMM):
 
 
 default_cfgs = timm.models.generate_default_cfgs(
-    {"broken_gradient": cifar_cfg(), "broken_branch": cifar_cfg(), "broken_order": cifar_cfg()}
+    {
+        "broken_gradient": cifar_cfg(),
+        "broken_branch": cifar_cfg(),
+        "broken_order": cifar_cfg(),
+        "broken_size": cifar_cfg(fixed_input_size=False),
+    }
 )
 
 
@@ -146,9 +168,15 @@ def broken_order(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
     return create_unrolled(Transposed, "broken_order", pretrained, **{**MINIATURE, **kwargs})
 
 
+@register_model
+def broken_size(pretrained: bool = False, **kwargs: Any) -> AoTADMM:
+    return create_unrolled(AoTADMM, "broken_size", pretrained, **{**MINIATURE, **kwargs})
+
+
 @pytest.mark.parametrize(
     ("name", "broken", "reason"),
     [
+        ("broken_size", ["input_size"], "fixed_input_size is False, but other sizes are refused"),
         ("broken_gradient", ["gradients"], r"blocks\.0\.unused"),
         ("broken_branch", ["fx", "export", "compilation"], "broken_branch breaks"),
         ("broken_order", ["rectangles"], "bright patch"),

@@ -27,8 +27,7 @@ from aotadmm_timm.data.memory import to_memory
 from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.data.sampler import EpochSampler
 from aotadmm_timm.evaluation import extract_features
-from aotadmm_timm.layers.proximal import admm_step
-from aotadmm_timm.layers.subspace_attention import subspace_attention
+from aotadmm_timm.layers.dispatch import admm_step, subspace_attention
 from aotadmm_timm.losses import SACReg, SIGReg, gaussianity
 from aotadmm_timm.losses.directions import orthonormal_slice, unit_directions
 from aotadmm_timm.methods import LeJEPA, Views

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotadmm_timm.autograd import once_only
-from aotadmm_timm.layers.transforms import PLAIN_OPERATIONS
+from aotadmm_timm.autograd import PLAIN_OPERATIONS, once_only
 
 # Elements in a block of tokens: its handful of float32 buffers stay in a core's cache. Between 2^17 and 2^19 the time
 # is level; as one block it is twice as long.

@@ -1,12 +1,10 @@
-"""Proximal operators and the updates that are unrolled into layers: pure functions of the states."""
+"""Proximal operators and the updates that are unrolled into layers: pure functions, as the papers have them."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aotadmm_timm.layers.fused_admm import fused_admm_step
-from aotadmm_timm.layers.transforms import is_transformed
-from aotadmm_timm.precision import at_least_float32, autocast_is_on, is_symbol
+from aotadmm_timm.precision import at_least_float32
 
 
 def soft_threshold(x: Tensor, threshold: Tensor) -> Tensor:
@@ -19,18 +17,24 @@ def rms_rescale(x: Tensor, gain: Tensor | None = None, eps: float = 1e-6) -> Ten
     return F.rms_norm(x, (x.shape[-1],), None if gain is None else gain.to(x.dtype), eps)
 
 
-def add_product(x: Tensor, factor: Tensor, weight: Tensor, scale: float) -> Tensor:
+def add_product(x: Tensor, factor: Tensor, weight: Tensor, scale: float, at_once: bool = False) -> Tensor:
     """x + scale * factor W^T.  x (..., d), factor (..., e), W (d, e) -> (..., d).
 
-    One operation, which saves a pass over the product (a quarter of ISTA's time in bf16 on CPU). Not under autocast,
-    where it would round x.
+    `at_once` is one operation, which saves a pass over the product (a quarter of ISTA's time in bf16 on CPU).
     """
-    if not torch.jit.is_scripting() and not is_symbol(x) and not autocast_is_on(x):
+    if at_once:
         return torch.addmm(x.flatten(0, -2), factor.flatten(0, -2), weight.t(), alpha=scale).view(x.shape)
     return torch.add(x, F.linear(factor, weight), alpha=scale)
 
 
-def ista_step(y: Tensor, dictionary: Tensor, step_size: float, sparsity: float) -> Tensor:
+def ista_step(
+    y: Tensor,
+    dictionary: Tensor,
+    step_size: float,
+    sparsity: float,
+    one_product: bool = False,
+    at_once: bool = False,
+) -> Tensor:
     """One ISTA step of the non-negative LASSO, started at y itself.
 
     ReLU(y + eta D^T (y - D y) - eta lambda)   (CRATE, arXiv:2306.01129, Eq. 17)
@@ -40,27 +44,28 @@ def ista_step(y: Tensor, dictionary: Tensor, step_size: float, sparsity: float) 
         dictionary: D (d, d).
         step_size: eta.
         sparsity: lambda.
+        one_product: (D^T - D^T D) y instead, one product after one of d x d x d: for more than d tokens.
+        at_once: as in `add_product`.
     Returns: (..., d), non-negative.
-    Differs from the paper's code, which computes D^T y - D^T D y in three products: here it is D^T (y - D y), two
-    products, or for more than d tokens (D^T - D^T D) y, one product after one of d x d x d, and in training too.
+    Differs from the paper's code, which computes D^T y - D^T D y in three products.
     """
-    if not torch.jit.is_scripting() and more_tokens_than_width(y):
+    if one_product:
         ascent = torch.addmm(dictionary.t(), dictionary.t(), dictionary, alpha=-1)
-        code = add_product(y, y, ascent, step_size)
+        code = add_product(y, y, ascent, step_size, at_once)
     else:
-        code = add_product(y, add_product(y, y, dictionary, -1.0), dictionary.t(), step_size)
+        residual = add_product(y, y, dictionary, -1.0, at_once)
+        code = add_product(y, residual, dictionary.t(), step_size, at_once)
     return F.relu(code - step_size * sparsity)
 
 
-@torch.jit.unused
-def more_tokens_than_width(y: Tensor) -> bool:
-    """Whether y (..., d) has more than d tokens; no in graphs that are recorded for other numbers of tokens as well."""
-    if is_symbol(y) or torch.compiler.is_exporting():
-        return False
-    return y.numel() > y.shape[-1] ** 2
-
-
-def overcomplete_ista(y: Tensor, dictionary: Tensor, decoder: Tensor, step_size: float, sparsity: float) -> Tensor:
+def overcomplete_ista(
+    y: Tensor,
+    dictionary: Tensor,
+    decoder: Tensor,
+    step_size: float,
+    sparsity: float,
+    at_once: bool = False,
+) -> Tensor:
     """Two ISTA steps from zero in a wide dictionary, decoded by a second one (CRATE-alpha, arXiv:2405.20299).
 
     a1 = ReLU(eta D^T y - eta lambda);  a2 = ReLU(a1 + eta D^T (y - D a1) - eta lambda);  result D1 a2
@@ -70,12 +75,13 @@ def overcomplete_ista(y: Tensor, dictionary: Tensor, decoder: Tensor, step_size:
         dictionary, decoder: D and D1, (d, m) with m > d.
         step_size: eta.
         sparsity: lambda.
+        at_once: as in `add_product`.
     Returns: (..., d), of either sign.
     """
     shift = step_size * sparsity
     code = F.relu(step_size * F.linear(y, dictionary.t()) - shift)
-    residual = add_product(y, code, dictionary, -1.0)
-    code = F.relu(add_product(code, residual, dictionary.t(), step_size) - shift)
+    residual = add_product(y, code, dictionary, -1.0, at_once)
+    code = F.relu(add_product(code, residual, dictionary.t(), step_size, at_once) - shift)
     return F.linear(code, decoder)
 
 
@@ -90,7 +96,6 @@ def admm_step(
     rescale_z: bool = True,
     rescale_w: bool = True,
     eps: float = 1e-6,
-    fused: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One ADMM iteration of min R^c(Z) + lambda ||V||_1 subject to Z = V, V >= 0.
 
@@ -99,7 +104,7 @@ def admm_step(
     W+ = RMS(W + Z+ - V+)                             (AoT-ADMM, Eq. 18, Algorithm 1 lines 7 to 9, Appendix B)
 
     Computed in float32 at least and returned in the precision of z, so that the three states that a network keeps for
-    every layer take half of the memory under autocast. On CPU the paper's form runs as one operation.
+    every layer take half of the memory under autocast.
 
     Args:
         z, v, w: primal, sparse and scaled dual state, (B, N, d) each.
@@ -109,16 +114,8 @@ def admm_step(
         gain: factors of the rescaled Z, (d,).
         rescale_z, rescale_w: switch the two rescalings.
         eps: added to the mean square.
-        fused: False keeps to separate operations, which can be differentiated twice.
     Returns: the three new states. Without rescaling W+ = min(W + Z+, tau).
     """
-    if (
-        not torch.jit.is_scripting()
-        and (fused and gain is not None and rescale_z and rescale_w)
-        and (not is_transformed(z) and z.device.type == "cpu" and threshold.numel() == 1)
-        and coefficients[2].item() > 1e-4  # its backward divides by it
-    ):
-        return fused_admm_step(z, v, w, compressed, coefficients, threshold, gain, eps)
     dtype = z.dtype
     z, v, w, compressed = at_least_float32(z), at_least_float32(v), at_least_float32(w), at_least_float32(compressed)
     a, b, c = coefficients.unbind(0)

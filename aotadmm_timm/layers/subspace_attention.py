@@ -1,44 +1,12 @@
-"""Multi-head subspace self-attention (MSSA), and the one place that chooses its attention kernel."""
+"""Multi-head subspace self-attention (MSSA)."""
 
 import torch
 import torch.nn.functional as F
-from timm.layers import register_notrace_function, use_fused_attn
+from timm.layers import use_fused_attn
 from torch import Tensor, nn
 from torch.jit import Final
 
-from aotadmm_timm.layers.tied_attention import tied_attention
-from aotadmm_timm.layers.transforms import is_transformed
-
-
-@torch.fx.wrap
-@register_notrace_function
-def subspace_attention(w: Tensor, scale: float, dropout: float = 0.0, fused: bool = True) -> Tensor:
-    """softmax(scale * w w^T) w for every head: queries, keys and values are the same projection.
-
-    One function, three kernels, the fastest of each case (see tests/benchmarks/attention.py):
-    - short sequences on CPU, the 5 to 17 tokens of CIFAR views: `tied_attention`;
-    - longer ones on CPU in half precision: the products written out, where `scaled_dot_product_attention` is slow;
-    - else, and from 1024 tokens on, where N x N weights cost too much memory: `scaled_dot_product_attention`.
-
-    Args:
-        w: projected tokens (B, K, N, p).
-        scale: factor on the logits.
-        dropout: probability with which attention weights are dropped (0 outside training).
-        fused: False forces the explicit form (timm's `set_fused_attn(False)`), which can be differentiated twice.
-    Returns: (B, K, N, p).
-    """
-    on_cpu, tokens = w.device.type == "cpu", w.shape[-2]
-    short = on_cpu and tokens <= 32 and dropout == 0.0
-    half = w.dtype == torch.bfloat16 or w.dtype == torch.float16
-    if not torch.jit.is_scripting() and fused and short and not is_transformed(w):
-        return tied_attention(w, scale)
-    if fused and not short and not (on_cpu and half and tokens < 1024):
-        return F.scaled_dot_product_attention(w, w, w, dropout_p=dropout, scale=scale)
-    flat = w.flatten(0, 1)  # one copy of the strided heads instead of one for each product
-    attention = torch.bmm(scale * flat, flat.transpose(-2, -1)).softmax(dim=-1)
-    if dropout > 0.0:
-        attention = F.dropout(attention, dropout)
-    return torch.bmm(attention, flat).view(w.shape)
+from aotadmm_timm.layers import dispatch
 
 
 class MSSA(nn.Module):
@@ -91,7 +59,7 @@ class MSSA(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, d) -> (B, N, d)."""
         w = self.qkv(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        w = subspace_attention(w, self.scale, self.attn_drop if self.training else 0.0, self.fused_attn)
+        w = dispatch.subspace_attention(w, self.scale, self.attn_drop if self.training else 0.0, self.fused_attn)
         w = w.transpose(1, 2).flatten(2)
         w = F.linear(w, self.qkv.weight.t()) if self.proj is None else self.proj(w)
         return self.proj_drop(w)

@@ -1,15 +1,24 @@
-"""Attention whose queries, keys and values are one projection, for short sequences on CPU."""
+"""Attention whose queries, keys and values are one projection: written out, and for short sequences on CPU."""
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from aotadmm_timm.autograd import once_only
-from aotadmm_timm.layers.transforms import PLAIN_OPERATIONS
+from aotadmm_timm.autograd import PLAIN_OPERATIONS, once_only
 from aotadmm_timm.precision import at_least_float32
 
 _KEEP = 8  # tokens up to which the weights are kept for backward
+
+
+def explicit_attention(w: Tensor, scale: float, dropout: float = 0.0) -> Tensor:
+    """softmax(scale * w w^T) w for every head, product by product.  (B, K, N, p) -> (B, K, N, p)."""
+    flat = w.flatten(0, 1)  # one copy of the strided heads instead of one for each product
+    attention = torch.bmm(scale * flat, flat.transpose(-2, -1)).softmax(dim=-1)
+    if dropout > 0.0:
+        attention = F.dropout(attention, dropout)
+    return torch.bmm(attention, flat).view(w.shape)
 
 
 @torch.jit.unused

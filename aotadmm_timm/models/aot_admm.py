@@ -13,17 +13,16 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 from torch.jit import Final
 
-from aotadmm_timm.layers.proximal import admm_step
+from aotadmm_timm.layers import dispatch
 from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.models.configs import MINIATURE, bundled, cifar_cfg, imagenet_cfg
 from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, create_unrolled
-from aotadmm_timm.precision import as_autocast_stores
 
 
 class AoTADMMBlock(UnrolledBlock):
     """One AoT-ADMM layer: (Z, V, W) -> (Z, V, W), each (B, N, d).  2 d^2 + 4 d + 3 parameters.
 
-    See `AoTADMM` for the arguments, `admm_step` for the equations.
+    See `AoTADMM` for the arguments, `proximal.admm_step` for the equations.
     """
 
     rescale_z: Final[bool]
@@ -110,7 +109,7 @@ class AoTADMMBlock(UnrolledBlock):
 
     def step(self, z: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         compressed = self.drop_path(self.attn(self.norm(z)))
-        return admm_step(
+        z, v, w = dispatch.admm_step(
             z,
             v,
             w,
@@ -123,6 +122,7 @@ class AoTADMMBlock(UnrolledBlock):
             self.eps,
             self.fused,
         )
+        return z, v, w  # by name: torch.fx cannot pass on a tuple that it has not seen
 
 
 class AoTADMM(UnrolledTransformer):
@@ -180,7 +180,7 @@ class AoTADMM(UnrolledTransformer):
         super().__init__(global_pool=global_pool, final_norm=final_norm, block_fn=block_fn, **kwargs)
 
     def init(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        tokens = as_autocast_stores(tokens)  # three states are kept of every layer: half of the memory
+        tokens = dispatch.as_autocast_stores(tokens)  # three states are kept of every layer: half of the memory
         return tokens, tokens, torch.zeros_like(tokens)
 
     def readout(self, states: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]

@@ -17,9 +17,14 @@ MINIATURE = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_
 
 
 def cifar_cfg(**overrides: Any) -> dict[str, Any]:
-    """A pretrained cfg without weights: a backbone at 32x32, pixels scaled to [-1, 1], no classifier, Apache-2.0."""
+    """A pretrained cfg without weights: a backbone at 32x32, pixels scaled to [-1, 1], no classifier, Apache-2.0.
+
+    Its input size is fixed, as timm says of every model that holds one position per patch: timm's tools do not try
+    others then, unless the model is built with `img_size` or `dynamic_img_size`.
+    """
     return {
         "input_size": (3, 32, 32),
+        "fixed_input_size": True,
         "num_classes": 0,
         "pool_size": None,
         "crop_pct": 1.0,

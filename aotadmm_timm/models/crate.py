@@ -14,7 +14,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 from torch.jit import Final
 
-from aotadmm_timm.layers.proximal import ista_step, overcomplete_ista
+from aotadmm_timm.layers import dispatch
 from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.models.checkpoint import fit_to_model, renamed, unwrap_state_dict
 from aotadmm_timm.models.configs import MINIATURE, bundled, cifar_cfg, imagenet_cfg
@@ -22,7 +22,9 @@ from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, cre
 
 
 class ISTA(nn.Module):
-    """Sparse coding of tokens (B, N, d): `ista_step` in a square dictionary, or `overcomplete_ista` in a wide one.
+    """Sparse coding of tokens (B, N, d): a step of ISTA in a square dictionary, two from zero in a wide one.
+
+    The formulas are `proximal.ista_step` and `proximal.overcomplete_ista`.
 
     Args:
         dim: d.
@@ -57,8 +59,8 @@ class ISTA(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         if self.decoder is not None:
-            return overcomplete_ista(y, self.dictionary, self.decoder, self.step_size, self.sparsity)
-        return ista_step(y, self.dictionary, self.step_size, self.sparsity)
+            return dispatch.overcomplete_ista(y, self.dictionary, self.decoder, self.step_size, self.sparsity)
+        return dispatch.ista_step(y, self.dictionary, self.step_size, self.sparsity)
 
 
 class CRATEBlock(UnrolledBlock):

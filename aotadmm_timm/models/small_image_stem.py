@@ -39,9 +39,13 @@ def _build(base: str, **kwargs: Any) -> Any:
             dtype=first.weight.dtype,
         ),
     )
+    kept = first.stride[0]  # what the old stem shrank, and this one keeps
     for pool in _POOLS:
         if any(pool == found for found, _ in model.named_modules()):
             _replace(model, pool, nn.Identity())
+            kept *= 2
+    for level in model.feature_info:
+        level["reduction"] = max(1, level["reduction"] // kept)
     return model
 
 
@@ -50,21 +54,25 @@ def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, module)
 
 
-default_cfgs = generate_default_cfgs({"small_image_stem": cifar_cfg(first_conv=None, classifier="head")})
+default_cfgs = generate_default_cfgs(
+    {"small_image_stem": cifar_cfg(first_conv=None, classifier="head", fixed_input_size=False)}
+)
 
 
 @register_model
 def small_image_stem(pretrained: bool = False, base: str = "resnet18", **kwargs: Any) -> Any:
-    """The timm model `base` with a stem for small images.
+    """The timm model `base` with a stem for small images; of a feature pyramid, the four deepest levels by default.
 
-    Raises: ValueError if `base` has no convolutional stem, or a feature pyramid is asked for, whose strides would be
-        those of the old stem.
+    Raises: ValueError if `base` has no convolutional stem or is unknown.
     """
-    if kwargs.pop("features_only", False):
-        raise ValueError("small_image_stem gives no feature pyramid (features_only)")
     own = timm.get_pretrained_cfg(base)
     if own is None:
         raise ValueError(f"small_image_stem: unknown base {base!r}")
     names = {"first_conv": own.first_conv, "classifier": own.classifier}
     kwargs["pretrained_cfg_overlay"] = {**names, **(kwargs.get("pretrained_cfg_overlay") or {})}
-    return build_model_with_cfg(_build, "small_image_stem", pretrained, base=base, **kwargs)
+    pyramid = {"out_indices": kwargs.pop("out_indices", 4), "feature_cls": "getter"}
+    model = build_model_with_cfg(_build, "small_image_stem", pretrained, base=base, feature_cfg=pyramid, **kwargs)
+    if "pool_size" in model.pretrained_cfg:
+        sides, reduction = model.pretrained_cfg["input_size"][1:], model.feature_info[-1]["reduction"]
+        model.pretrained_cfg["pool_size"] = tuple(side // reduction for side in sides)
+    return model

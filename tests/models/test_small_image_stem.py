@@ -36,6 +36,17 @@ def test_resnet18_is_the_usual_cifar_resnet() -> None:
     assert sum(p.numel() for p in model.parameters()) == 11_173_962  # as in the literature
 
 
+@pytest.mark.parametrize("base", [*BASES, "resnet18"])
+def test_feature_pyramid_has_the_strides_it_names(base: str) -> None:
+    pyramid = timm.create_model("small_image_stem", base=base, features_only=True).eval()
+    with torch.no_grad():
+        maps = pyramid(torch.zeros(1, 3, 64, 64))
+    assert [64 // m.shape[-1] for m in maps] == pyramid.feature_info.reduction()
+    assert [m.shape[1] for m in maps] == pyramid.feature_info.channels()
+    model = timm.create_model("small_image_stem", base=base)
+    assert model.forward_features(torch.zeros(1, 3, 32, 32)).shape[-2:] == model.pretrained_cfg["pool_size"]
+
+
 def test_saved_and_loaded_by_timm_alone(tmp_path: Path) -> None:
     model = timm.create_model("small_image_stem", base="test_resnet", num_classes=5).eval()
     save_for_hf(model, tmp_path, model_args={"base": "test_resnet"}, safe_serialization=True)
@@ -58,5 +69,3 @@ def test_models_without_a_convolutional_stem_are_refused(base: str) -> None:
 def test_other_refusals() -> None:
     with pytest.raises(ValueError, match="unknown base 'resnet19'"):
         timm.create_model("small_image_stem", base="resnet19")
-    with pytest.raises(ValueError, match="no feature pyramid"):
-        timm.create_model("small_image_stem", base="resnet18", features_only=True)
