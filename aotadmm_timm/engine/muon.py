@@ -1,4 +1,4 @@
-"""Muon for a backbone's weight matrices, attention head by head; AdamW for every other parameter."""
+"""Muon for weight matrices, AdamW for every other parameter."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -38,8 +38,8 @@ class Muon(torch.optim.Optimizer):
         ns_steps, ns_coefficients, adjust_lr_fn: as in timm's Muon.
         fallback_lr_scale: AdamW's learning rate over lr.
         betas, eps: AdamW's.
-    Differs from timm's Muon: blocks of one shape, over all layers, are one batched product; a block is a head where
-        the weight is that of an attention. timm's Muon chooses by shape alone which parameters it serves.
+    Differs from timm's Muon: equal shapes are one batched product; AdamW is torch's fused one with its usual betas; a
+        matrix can be cut into blocks; which parameters are served is said by groups and not by shape alone.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Muon(torch.optim.Optimizer):
         ns_steps: int = 5,
         ns_coefficients: str = "quintic",
         adjust_lr_fn: str = "match_rms_adamw",
-        fallback_lr_scale: float = 0.05,
+        fallback_lr_scale: float = 1.0,
         betas: Sequence[float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
@@ -155,23 +155,29 @@ def _blocks(x: Tensor, cut: Cut) -> Tensor:
 
 
 def muon_groups(
-    groups: Sequence[dict[str, Any]], backbone: nn.Module, *, head_wise: bool = True, stem: bool = True
+    groups: Sequence[dict[str, Any]],
+    module: nn.Module,
+    backbone: nn.Module,
+    *,
+    head_wise: bool = False,
+    backbone_only: bool = False,
 ) -> list[dict[str, Any]]:
-    """Parameter groups split by what Muon does to them: matrices of the backbone get a `cut`, the rest none.
+    """Parameter groups split by what Muon does to them: matrices get a `cut`, the rest (AdamW's) none.
 
-    Matrices are weights of two and more dimensions, but for the classifier's and what the model names in
-    `no_weight_decay()`. An attention's `qkv` is cut into heads along its rows, its `proj` along its columns.
+    Matrices are weights of two and more dimensions, but for a classifier's and what the backbone names in
+    `no_weight_decay()`.
 
     Args:
         groups: of timm's `param_groups_weight_decay` or `param_groups_layer_decay`.
-        backbone: the timm model whose matrices are meant.
-        head_wise: cut attention weights into heads.
+        module: what the groups are of; holds the backbone.
+        backbone: a timm model, or `module` itself.
+        head_wise: cut an attention's `qkv` into heads along its rows, its `proj` along its columns.
+        backbone_only: leave the projector and whatever else is outside the backbone to AdamW.
     """
     cuts = _cuts(backbone, head_wise)
-    if not stem:
-        stem_module: Any = backbone.patch_embed
-        for p in stem_module.parameters():
-            cuts.pop(p, None)
+    if not backbone_only:
+        own = set(backbone.parameters())
+        cuts |= {p: WHOLE for p in module.parameters() if p not in own and _is_suitable_for_muon(p)}
     result = []
     for group in groups:
         parts: dict[Cut | None, list[Tensor]] = defaultdict(list)

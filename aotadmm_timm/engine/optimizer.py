@@ -40,8 +40,8 @@ def make_optimizer(
     arguments |= cfg.opt_kwargs
     try:
         if cfg.opt == "muon":
-            layout = {key: arguments.pop(key) for key in ("head_wise", "stem") if key in arguments}
-            return Muon(muon_groups(groups, model, **layout), **arguments)
+            layout = {key: arguments.pop(key) for key in ("head_wise", "backbone_only") if key in arguments}
+            return Muon(muon_groups(groups, module, model, **layout), **arguments)
         return create_optimizer_v2(groups, opt=cfg.opt, **arguments)
     except (ValueError, KeyError, TypeError) as err:
         given = "".join(f" {key}={value}" for key, value in cfg.opt_kwargs.items())

@@ -18,6 +18,7 @@ from aotadmm_timm.methods.projector import Projector
 from aotadmm_timm.options import TrainConfig
 
 MUON: dict[str, Any] = {"opt": "muon", "lr": 0.02, "weight_decay": 0.1}
+HEAD_WISE = {"head_wise": True}
 HEADS = 3  # of the white-box miniatures; timm's test_vit has 2
 
 
@@ -70,12 +71,22 @@ def gradients(parameters: Iterable[Tensor], seed: int) -> None:
 )
 def test_matrices_of_the_backbone_are_served(name: str, served: dict[str, Any]) -> None:
     method = Method(name)
-    found = {k: v for k, v in cuts(method, method.optimizer()).items() if v is not None}
+    found = {k: v for k, v in cuts(method, method.optimizer(opt_kwargs=HEAD_WISE)).items() if v is not None}
     in_blocks = {k for k in found if k.startswith("backbone.blocks.")}
     assert {k.split(".", 3)[3] for k in in_blocks} == set(served)
     assert all(found[k] == served[k.split(".", 3)[3]] for k in in_blocks)
-    (stem,) = set(found) - in_blocks
+    (stem,) = set(found) - in_blocks - {"projector.0.weight", "projector.3.weight"}
     assert stem.startswith("backbone.patch_embed.")
+
+
+def test_what_is_served_can_be_chosen() -> None:
+    method = Method()
+    heads = {k: v for k, v in cuts(method, method.optimizer(opt_kwargs=HEAD_WISE)).items() if v}
+    whole = {k: v for k, v in cuts(method, method.optimizer()).items() if v}
+    own = {k: v for k, v in cuts(method, method.optimizer(opt_kwargs={"backbone_only": True})).items() if v}
+    assert set(heads) == set(whole)
+    assert set(whole.values()) == {(True, 1)}
+    assert set(whole) - set(own) == {"projector.0.weight", "projector.3.weight"}
 
 
 def test_convolutions_are_served_whole_and_a_classifier_is_not() -> None:
@@ -88,14 +99,14 @@ def test_convolutions_are_served_whole_and_a_classifier_is_not() -> None:
 def test_three_steps_are_those_of_timm_on_each_head_and_of_adamw_on_the_rest() -> None:
     method = Method()
     weights = {k: p.detach().clone() for k, p in method.named_parameters()}
-    optimizer = method.optimizer(opt_kwargs={"nesterov": True, "momentum": 0.8, "fallback_lr_scale": 0.3})
+    optimizer = method.optimizer(opt_kwargs={"nesterov": True, "momentum": 0.8, "fallback_lr_scale": 0.3, **HEAD_WISE})
     parts: dict[str, tuple[int, list[nn.Parameter]]] = {}
-    rest: dict[bool, dict[str, nn.Parameter]] = {True: {}, False: {}}
+    rest: dict[float, dict[str, nn.Parameter]] = {}
     for group in optimizer.param_groups:
         for p in group["params"]:
             name = next(k for k, q in method.named_parameters() if q is p)
             if group["cut"] is None:
-                rest[group["weight_decay"] > 0][name] = nn.Parameter(weights[name])
+                rest.setdefault(group["weight_decay"], {})[name] = nn.Parameter(weights[name])
             else:
                 axis = 0 if group["cut"][0] else 1
                 blocks = weights[name].chunk(group["cut"][1], axis)
@@ -103,7 +114,7 @@ def test_three_steps_are_those_of_timm_on_each_head_and_of_adamw_on_the_rest() -
     blocks = [block for _, some in parts.values() for block in some]
     muon = TimmMuon(blocks, lr=0.02, weight_decay=0.1, momentum=0.8, nesterov=True)
     adamw = torch.optim.AdamW(
-        [{"params": list(some.values()), "weight_decay": 0.1 * decayed} for decayed, some in rest.items()], lr=0.006
+        [{"params": list(alone.values()), "weight_decay": decay} for decay, alone in rest.items()], lr=0.006
     )
     for step in range(3):
         gradients(method.parameters(), step)
@@ -111,19 +122,20 @@ def test_three_steps_are_those_of_timm_on_each_head_and_of_adamw_on_the_rest() -
         for name, (axis, some) in parts.items():
             for block, grad in zip(some, grads[name].chunk(len(some), axis), strict=True):  # type: ignore[union-attr]
                 block.grad = grad.contiguous()
-        for some in rest.values():
-            for name, p in some.items():
+        for alone in rest.values():
+            for name, p in alone.items():
                 p.grad = grads[name]
         optimizer.step()
         muon.step()
         adamw.step()
+    served = {name: p for alone in rest.values() for name, p in alone.items()}
     for name, p in method.named_parameters():
         if name in parts:
             axis, some = parts[name]
             # one product in bf16 for many matrices rounds differently from one for each
             torch.testing.assert_close(p, torch.cat(some, axis), rtol=0, atol=2e-4)
         else:
-            torch.testing.assert_close(p, (rest[True] | rest[False])[name])
+            torch.testing.assert_close(p, served[name])
 
 
 def test_an_update_turns_each_head_by_the_same_amount() -> None:
@@ -132,7 +144,7 @@ def test_an_update_turns_each_head_by_the_same_amount() -> None:
     before = weight.detach().clone()
     gradients(method.parameters(), 0)
     weight.grad[: len(weight) // HEADS] *= 1e3  # type: ignore[index]
-    method.optimizer(lr=1.0, weight_decay=0.0).step()
+    method.optimizer(lr=1.0, weight_decay=0.0, opt_kwargs=HEAD_WISE).step()
     for update in (weight.detach() - before).chunk(HEADS):
         values = torch.linalg.svdvals(update) / (0.2 * max(update.shape) ** 0.5)
         assert values.min() > 0.6
@@ -182,7 +194,7 @@ def test_weights_are_decayed_only_where_they_are_meant_to_be() -> None:
     before = {k: p.detach().clone() for k, p in method.named_parameters()}
     for p in method.parameters():
         p.grad = torch.zeros_like(p)
-    method.optimizer(opt_kwargs={"fallback_lr_scale": 1.0}).step()
+    method.optimizer().step()
     for name, p in method.named_parameters():
         decayed = p.ndim > 1 and not name.endswith(("pos_embed", "cls_token"))
         torch.testing.assert_close(p.detach(), before[name] * (1 - 0.02 * 0.1) if decayed else before[name])
