@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aotadmm_timm.models.unrolled import UnrolledTransformer, layer_states
-from aotadmm_timm.theory.coding_rate import coding_rate, compression_rate, compression_rate_gradient, project
+from aotadmm_timm.theory.rates import coding_rate, compression_rate, compression_rate_gradient, project
 
 _CHUNK = 64  # images at a time
 
