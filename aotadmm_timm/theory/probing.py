@@ -103,21 +103,26 @@ def neighbor_error(
     if (radius is None) == (k is None):
         raise ValueError(f"either radius or k, got {radius} and {k}")
     generator = torch.Generator().manual_seed(seed)
-    total, squares, counts = torch.zeros(len(queries), len(weights), dtype=torch.float64), 0.0, 0.0
+    sums = torch.zeros(2, len(queries), len(weights), dtype=torch.float64)
+    counts = torch.zeros(len(queries), 1, dtype=torch.float64)
     for _ in range(draws):
         z = draw(n, generator)
-        distances = torch.cdist(queries, z)
-        if k is not None:
-            near = torch.zeros_like(distances).scatter_(1, distances.topk(k, largest=False).indices, 1.0)
-        else:
-            near = (distances <= radius).double()
+        near = _neighbors(torch.cdist(queries, z), radius, k)
         size = near.sum(1, keepdim=True)
-        found = (size > 0).double()
-        estimate = near @ (z @ weights.T) / size.clamp_min(1) * found
-        total, squares, counts = total + estimate, squares + estimate.square(), counts + found
+        estimate = near @ (z @ weights.T) / size.clamp_min(1)  # zero where there is no neighbor
+        sums += torch.stack([estimate, estimate.square()])
+        counts += size > 0
     enough = (counts > 1).squeeze(1)
     counts = counts[enough]
-    mean = total[enough] / counts
-    variance = (squares[enough] / counts - mean.square()) * counts / (counts - 1)
+    mean, square = sums[:, enough] / counts
+    variance = (square - mean.square()) * counts / (counts - 1)
     bias = (mean - queries[enough] @ weights.T).square() - variance / counts
     return float(bias.mean()), float(variance.mean())
+
+
+def _neighbors(distances: Tensor, radius: float | None, k: int | None) -> Tensor:
+    """1 for a neighbor, 0 for any other, (Q, N)."""
+    if radius is not None:
+        return (distances <= radius).double()
+    assert k is not None
+    return torch.zeros_like(distances).scatter_(1, distances.topk(k, largest=False).indices, 1.0)
