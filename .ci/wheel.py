@@ -25,7 +25,7 @@ for name in timm.list_models(pretrained=True):
         model, stored = timm.create_model(name, pretrained=True), load_file(file)
         assert all(torch.equal(model.state_dict()[key], value) for key, value in stored.items()), name
         print(pathlib.Path(file).stem)
-import aotadmm_timm.hub.extract, aotadmm_timm.hub.pipeline, aotadmm_timm.hub.publish
+import aotadmm_timm.extractor, aotadmm_timm.hub.pipeline, aotadmm_timm.hub.publish
 assert not {"pyarrow", "matplotlib", "datasets", "sklearn", "tensorboard"} & set(sys.modules), "needs an extra"
 """
 

@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
     if name == "models":
         return importlib.import_module("aotadmm_timm.models")
     if name == "FeatureExtractor":
-        from aotadmm_timm.hub.extract import FeatureExtractor
+        from aotadmm_timm.extractor import FeatureExtractor
 
         return FeatureExtractor
     if name == "check_contract":

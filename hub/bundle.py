@@ -24,8 +24,9 @@ from aotadmm_timm.data import load_images, only_readable
 from aotadmm_timm.engine.scores import model_scores
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.hub.card import model_card
-from aotadmm_timm.hub.publish import open_source
+from aotadmm_timm.hub.publish import records
 from aotadmm_timm.models.configs import cifar_cfg
+from aotadmm_timm.pretrained import open_model
 from aotadmm_timm.runs.folder import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,7 +71,8 @@ def list_of(value: Any) -> Any:
 
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("source", "name"))
-    network, record = open_source(Path(cfg.source))
+    network, origin = open_model(cfg.source)
+    record = records(origin)
     if "pretrained" not in record.metrics or record.metrics.get("evaluated_on") != "test":
         raise UserError(f"{cfg.source}: not a finished run with scores on a test set (metrics.json)")
     check_configuration(network, cfg.name, record.config)

@@ -23,7 +23,7 @@ from aotadmm_timm import distributed
 from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.hub.extract import DEFAULT_MODEL, POOLS, FeatureExtractor
+from aotadmm_timm.extractor import DEFAULT_MODEL, POOLS, FeatureExtractor
 from aotadmm_timm.hub.feature_file import check_suffix
 from aotadmm_timm.hub.images import open_images
 from aotadmm_timm.hub.pipeline import extract_file
@@ -94,7 +94,7 @@ def main() -> None:
 
 def describe(cfg: Config, extractor: FeatureExtractor) -> str:
     """The model, the data behind its weights, and the resolution it sees."""
-    name = extractor.provenance.name
+    name = extractor.origin.name
     pretrained: Any = extractor.model.pretrained_cfg
     default = " (default)" if cfg.model == DEFAULT_MODEL else ""
     weights = "untrained" if cfg.random_init else f"weights {pretrained.get('tag') or name} (method and data)"

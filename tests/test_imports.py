@@ -8,10 +8,11 @@ import aotadmm_timm
 PACKAGE = Path(aotadmm_timm.__file__).parent
 
 # Each part may import itself and what is listed; everything may use FOUNDATION.
-FOUNDATION = {"autograd", "cli", "distributed", "errors", "options", "precision"}
+FOUNDATION = {"autograd", "cli", "distributed", "errors", "evaluating", "options", "precision"}
 ALLOWED = {
     "autograd": set(),
     "errors": set(),
+    "evaluating": set(),
     "cli": set(),
     "options": set(),
     "registration": {"models"},
@@ -23,11 +24,13 @@ ALLOWED = {
     "theory": set(),
     "models": {"layers"},
     "contract": {"models", "layers"},
+    "pretrained": {"models", "runs"},
     "data": {"models"},
     "methods": {"losses", "models", "theory"},
     "evaluation": {"models", "layers", "data", "theory", "losses"},
-    "hub": {"models", "layers", "data", "evaluation", "runs"},
-    "engine": {"models", "losses", "methods", "data", "evaluation", "theory", "hub", "runs"},
+    "extractor": {"data", "pretrained"},
+    "hub": {"models", "layers", "data", "pretrained", "extractor", "runs"},
+    "engine": {"models", "losses", "methods", "data", "evaluation", "theory", "pretrained", "runs"},
 }
 
 

@@ -5,7 +5,8 @@
     python train/conventions.py --page train/CONVENTIONS.md      the page that says it all, made anew
 
 A tilde marks the nearest value where no exact one exists, a dash that there is none. The factor of the learning rate is
-for plain SGD; Adam and AdamW do not feel a factor of the loss."""
+for plain SGD; Adam and AdamW do not feel a factor of the loss.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

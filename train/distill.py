@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
 from timm.task.task import TrainingTask
 from timm.task.token_distillation import TokenDistillationTask
 
 from aotadmm_timm.cli import option, parse, run
-from aotadmm_timm.engine.backbone import create_with_first
 from aotadmm_timm.engine.supervised import SupervisedConfig, train_supervised
-from aotadmm_timm.engine.weights import adapt, open_weights, start_from
-from aotadmm_timm.errors import UserError, nearest
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods.distillation import HardDistillation, Teacher
+from aotadmm_timm.pretrained import adapt, build_model, check_name, open_model, start_from
 
 
 @dataclass(frozen=True)
@@ -43,21 +41,20 @@ def main() -> None:
 
     @functools.cache
     def teacher() -> Any:
-        return open_weights(source, model=cfg.teacher_model)
+        return open_model(source, model=cfg.teacher_model)[0]
 
     def make_model(num_classes: int) -> tuple[Any, list[str]]:
-        if not timm.is_model(cfg.model):
-            raise UserError(f"unknown model {cfg.model!r}{nearest(cfg.model, timm.list_models())}")
+        check_name(cfg.model)
         kwargs = {**cfg.model_kwargs, **({} if cfg.drop_path is None else {"drop_path_rate": cfg.drop_path})}
         size: dict[str, Any] = {"img_size": cfg.img_size} if cfg.img_size else {}
         if cfg.init is None:
-            model, _ = create_with_first(cfg.model, [size, {}], num_classes=num_classes, **kwargs)
+            model, _ = build_model(cfg.model, [size, {}], num_classes=num_classes, **kwargs)
             return model, [name for name, _ in model.named_parameters()]
         start: Any
         if cfg.init == "teacher":
             start = teacher()
         else:  # a lone file does not say what it is of; a folder does, and may be of another model than the teacher
-            start = open_weights(cfg.init, model=cfg.teacher_model if Path(cfg.init).is_file() else None)
+            start, _ = open_model(cfg.init, model=cfg.teacher_model if Path(cfg.init).is_file() else None)
         student: Any = start_from(start, cfg.model, num_classes=start.num_classes, **size, **kwargs)
         return student, adapt(student, num_classes=num_classes, img_size=cfg.img_size)
 

@@ -17,8 +17,8 @@ from timm.task.classification import ClassificationTask
 
 from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.engine.supervised import SupervisedConfig, train_supervised
-from aotadmm_timm.engine.weights import adapt, open_or_start
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.pretrained import adapt, open_or_start
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,15 @@ from typing import Any
 
 import timm
 import torch
-from timm.models import is_model
 from timm.utils.distributed import distribute_bn
 from torch import nn
 
-import aotadmm_timm  # noqa: F401  (registers the families)
 from aotadmm_timm import distributed
-from aotadmm_timm.errors import UserError, nearest
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.evaluating import evaluating
+from aotadmm_timm.pretrained.building import REFUSALS, build_model, check_name, first_line
 
 logger = logging.getLogger(__name__)
-
-# What constructors and forward passes say to arguments and sizes that they were not made for.
-_REFUSALS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError
-)  # fmt: skip
 
 
 def create_backbone(
@@ -40,8 +35,7 @@ def create_backbone(
     Returns: the model, its registered name, and the arguments that build it again (for config.json).
     Raises: UserError for an unknown name, arguments the model refuses, or a size that it cannot take.
     """
-    if not is_model(name):
-        raise UserError(f"unknown model {name!r}{nearest(name, timm.list_models())}")
+    check_name(name)
     given = dict(model_kwargs or {})
     if given.get("in_chans", 3) != 3:
         raise UserError(f"--model-kwargs in_chans={given['in_chans']}: training images are RGB")
@@ -53,29 +47,13 @@ def create_backbone(
     if small_image_stem:
         architecture, given = "small_image_stem", {"base": name, **given}
     dynamic = {"dynamic_img_size": True} if len(set(sizes)) > 1 else {}
-    model, used = create_with_first(
+    model, used = build_model(
         architecture, [{"img_size": sizes[0], **dynamic}, {"img_size": sizes[0]}, {}], num_classes=0, **given
     )
     for size in sorted(set(sizes), reverse=True):
         _check_size(model, name, size)
     state_size(model, sizes[0])
     return model, architecture, {**{k: v for k, v in used.items() if k == "img_size"}, **given}
-
-
-def create_with_first(name: str, attempts: Sequence[dict[str, Any]], **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-    """timm's model with the first of several sets of extra arguments that its constructor knows, and that set.
-
-    Raises: UserError in one line, if the model refuses them all, or has another objection.
-    """
-    failure: Exception | None = None
-    for extra in attempts:
-        try:
-            return timm.create_model(name, **{**extra, **kwargs}), extra
-        except TypeError as err:  # the constructor does not know an argument
-            failure = err
-        except _REFUSALS as err:
-            raise UserError(f"model {name}: {first_line(err)}") from None
-    raise UserError(f"model {name}: {failure}")
 
 
 def state_size(model: Any, size: int) -> None:
@@ -102,19 +80,15 @@ def _check_size(model: Any, name: str, size: int) -> None:
         raise UserError(
             f"model {name}: a view of {size}x{size} pixels is smaller than a patch of {patch[0]}x{patch[1]}"
         )
-    training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             maps = model.forward_features(torch.zeros(2, 3, size, size))
             features = model.forward_head(maps)
-    except _REFUSALS as err:
+    except REFUSALS as err:
         raise UserError(
             f"model {name} cannot take views of {size}x{size} pixels ({first_line(err)}); choose another --global-size "
             "or --local-size, --num-local 0, or --small-image-stem for a convolutional network"
         ) from None
-    finally:
-        model.train(training)
     if features.ndim != 2:
         raise UserError(f"model {name}: features must be (B, d), got {tuple(features.shape)}; it has no pooling")
     if maps.ndim == 4 and maps.shape[2:] == (1, 1) and patch is None:
@@ -150,12 +124,3 @@ def average_batch_norm(model: nn.Module) -> None:
     """
     if distributed.world_size() > 1 and next(model.parameters()).device.type != "cuda":
         distribute_bn(model, distributed.world_size(), reduce=True)
-
-
-def first_line(err: BaseException) -> str:
-    """The first line of an error's message; of one that says little by itself, behind its type's name."""
-    name, text = type(err).__name__, str(err).strip()
-    if not text:
-        return name
-    line = text.splitlines()[0]
-    return f"{name}: {line}" if isinstance(err, ArithmeticError | LookupError) else line

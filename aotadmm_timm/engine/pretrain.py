@@ -24,6 +24,7 @@ from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.methods.views import Views, feature_width
 from aotadmm_timm.options import TrainConfig
+from aotadmm_timm.pretrained import initialize
 from aotadmm_timm.runs.curves import CurvesInTraining, draw_curves
 from aotadmm_timm.runs.environment import amp_dtype, command_line, describe
 from aotadmm_timm.runs.folder import images_per_second
@@ -34,7 +35,6 @@ from .online_probe import OnlineProbe
 from .optimizer import make_optimizer, make_schedule
 from .resume import begin, claim, open_run
 from .scores import HeldOutProbe, final_scores
-from .weights import initialise
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], nn.Mod
 
     backbone, architecture, model_args = backbone_of_seed()
     if cfg.initial_checkpoint:
-        initialise(backbone, cfg.initial_checkpoint, sizes[0])
+        initialize(backbone, cfg.initial_checkpoint, sizes[0])
     crop = crop.replace(mean=backbone.pretrained_cfg["mean"], std=backbone.pretrained_cfg["std"])
     batches = make_batches(
         load_split(cfg, "train"), crop, batch_size=cfg.batch_size, seed=cfg.seed, rank=distributed.rank(), world=world,

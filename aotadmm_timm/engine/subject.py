@@ -12,8 +12,9 @@ from torch import nn
 from aotadmm_timm.cli import build
 from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.data.preprocessing import data_config
-from aotadmm_timm.hub.loading import encoder_folder, load_encoder, read_config
 from aotadmm_timm.methods.projector import Projector
+from aotadmm_timm.pretrained import open_model
+from aotadmm_timm.pretrained.model_folder import encoder_folder, read_config
 from aotadmm_timm.runs.config import read_yaml
 
 from . import checkpoint
@@ -52,7 +53,7 @@ def load_subject(name: str, device: torch.device, *, random_init: bool = False, 
     config = read_yaml(run / "config.yaml") if run else {}
     for module in filter(None, (config.get("import"), plugin)):
         import_plugin(module)
-    model, _ = load_encoder(name, random_init=random_init)
+    model, _ = open_model(name, num_classes=0, random_init=random_init)
     subject = Subject(name, model.to(device), run=run, config=config)
     if not random_init:
         twin = _untrained(name, model, int(config.get("seed", 0)))

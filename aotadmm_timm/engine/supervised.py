@@ -90,7 +90,6 @@ class _Logits(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.train(model.training)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm.losses import sigreg
-from aotadmm_timm.theory.coding_rate import coding_rate
 from aotadmm_timm.theory.expansion import covariance_constant, covariance_part
+from aotadmm_timm.theory.rates import coding_rate
 
 
 @torch.no_grad()

@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from aotadmm_timm import distributed
+from aotadmm_timm.evaluating import evaluating
 
 
 def extract_features(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Pooled features and labels of every image of `loader`, in its order, on the CPU.
 
     A timm model gives its pre-logits features, also when it still carries a classifier; any other module its output.
-    The model runs in eval mode (its mode is restored) on the device of its parameters, in its own precision.
+    The model runs in eval mode on the device of its parameters, in its own precision; every submodule's own mode is
+    restored.
 
     Under torch.distributed each process computes every world_size-th *batch* and all processes return the whole result:
     batches are the ones of a single process, nothing is padded or repeated, so features do not depend on the number of
@@ -29,10 +31,8 @@ def extract_features(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) 
     Raises: ValueError if there is no image, if features are not (B, d) and finite, if labels do not match.
     """
     rank, world = distributed.rank(), distributed.world_size()
-    training = model.training
-    model.eval()
-    try:
-        batches, failure = {}, None
+    batches, failure = {}, None
+    with evaluating(model):
         try:
             for index, images, labels in _own_batches(loader, rank, world):
                 batches[index] = _forward(model, images), _as_labels(labels, len(images))
@@ -40,8 +40,6 @@ def extract_features(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) 
             if world == 1:
                 raise
             failure = str(error)
-    finally:
-        model.train(training)
     if world > 1:
         shares = distributed.all_gather_objects((batches, failure))
         failures = [message for _, message in shares if message]

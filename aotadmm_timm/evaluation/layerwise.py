@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aotadmm_timm.evaluating import evaluating
 from aotadmm_timm.models.unrolled import UnrolledTransformer, layer_states
-from aotadmm_timm.theory.coding_rate import coding_rate, compression_rate, compression_rate_gradient, project
+from aotadmm_timm.theory.rates import coding_rate, compression_rate, compression_rate_gradient, project
 
 _CHUNK = 64  # images at a time
 
@@ -183,13 +184,8 @@ def _chunks(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
 
 @contextmanager
 def _measuring(model: Any) -> Iterator[Any]:
-    """The model's blocks, in eval mode without gradients; the old mode is restored."""
+    """The model's blocks, in eval mode without gradients; every submodule's own mode is restored."""
     if not isinstance(model, UnrolledTransformer):
         raise ValueError(f"layer-wise measurements need an UnrolledTransformer, got {type(model).__name__}")
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield model.blocks
-    finally:
-        model.train(training)
+    with torch.no_grad(), evaluating(model):
+        yield model.blocks

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aotadmm_timm.evaluating import evaluating
 from aotadmm_timm.evaluation.layerwise import attention_input, has_subspaces
 from aotadmm_timm.models.unrolled import UnrolledTransformer, layer_states
 
@@ -16,7 +17,7 @@ def attention_maps(model: nn.Module, images: Tensor, *, layer: int = -1) -> Tens
     """softmax(s w w^T) with w = U_k^T z, for every head of one layer: the row of the class token, on the patch grid.
 
     Args:
-        model: an `UnrolledTransformer` whose blocks have MSSA; it should be in eval mode.
+        model: an `UnrolledTransformer` whose blocks have MSSA; it runs in eval mode.
         images: (B, C, H, W), normalised as the model expects.
         layer: block, counted from 0 or, negative, from the end.
     Returns: (B, K, h, w); a map and the weight on the prefix tokens sum to 1. Without class token: the mean over rows.
@@ -28,7 +29,8 @@ def attention_maps(model: nn.Module, images: Tensor, *, layer: int = -1) -> Tens
     if not -len(blocks) <= layer < len(blocks):
         raise ValueError(f"layer must be within {len(blocks)} layers, got {layer}")
     block = blocks[layer]
-    x = attention_input(block, layer_states(model, images)[layer % len(blocks)])
+    with evaluating(model):
+        x = attention_input(block, layer_states(model, images)[layer % len(blocks)])
     if x is None or not has_subspaces(block):
         raise ValueError(f"layer {layer} of {type(model).__name__} has no subspace attention")
     w = block.attn.qkv(x).unflatten(-1, (block.attn.num_heads, -1)).transpose(1, 2)
@@ -43,13 +45,14 @@ def patch_pca(model: nn.Module, images: Tensor, *, components: int = 3) -> Tenso
     """First principal components of the patch features of all images together, each scaled to [0, 1]: colours.
 
     Args:
-        model: a timm vision transformer, in eval mode.
+        model: a timm vision transformer; it runs in eval mode.
         images: (B, C, H, W), normalised as the model expects.
     Returns: (B, h, w, components). Signs are fixed so that each component's largest weight is positive.
     Raises: ValueError if there are fewer features than components.
     """
     vit: Any = model
-    tokens = vit.forward_features(images)[:, vit.num_prefix_tokens :]
+    with evaluating(model):
+        tokens = vit.forward_features(images)[:, vit.num_prefix_tokens :]
     features = tokens.flatten(0, 1).double()
     if components > min(features.shape):
         raise ValueError(f"{components} components need as many patches and features, got {tuple(features.shape)}")

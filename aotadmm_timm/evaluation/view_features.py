@@ -47,7 +47,6 @@ class _EveryView(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.train(model.training)  # a new module is in training mode, and what uses it restores that mode, inside too
 
     def forward(self, views: Tensor) -> Tensor:
         x = views.flatten(0, 1)

@@ -1,21 +1,18 @@
 """Published CRATE and CRATE-alpha checkpoints as timm model folders."""
 
-import pickle
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import timm
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from timm.models import save_for_hf
 from torch import Tensor
 
-from aotadmm_timm.errors import UserError
-from aotadmm_timm.models.checkpoint import check_fit, unwrap_state_dict
+from aotadmm_timm.errors import UserError, WeightsMismatch
+from aotadmm_timm.models.checkpoint import check_fit
 from aotadmm_timm.models.official import translate
 from aotadmm_timm.models.unrolled import UnrolledTransformer
+from aotadmm_timm.pretrained import build_model, read_weights
+from aotadmm_timm.pretrained.building import check_name
 
 
 class Layout(NamedTuple):
@@ -41,29 +38,11 @@ KNOWN_HEADS = {
 }
 
 
-def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """The bare state dict of a .safetensors or PyTorch file; pickles that hold more than plain data are refused.
-
-    Raises: ValueError naming the file if it cannot be read or holds no tensors; FileNotFoundError.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    try:
-        content: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = type(error).__name__
-        raise ValueError(f"{path}: not a checkpoint of tensors and plain data ({reason})") from error
-    try:
-        return unwrap_state_dict(content)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-
-
 def layout_of(state: dict[str, Tensor]) -> Layout:
-    """Layout of a bare published state dict. Raises ValueError if it is no CRATE or CRATE-alpha."""
+    """Layout of a bare published state dict. Raises UserError if it is no CRATE or CRATE-alpha."""
     native = translate(state)
     if native is state or "patch_embed.proj.weight" not in native:
-        raise ValueError(f"neither a CRATE nor a CRATE-alpha checkpoint: its first names are {list(state)[:3]}")
+        raise UserError(f"neither a CRATE nor a CRATE-alpha checkpoint: its first names are {list(state)[:3]}")
     stem = native["patch_embed.proj.weight"]
     depth = 1 + max(int(key.split(".")[1]) for key in native if key.startswith("blocks."))
     if stem.ndim == 4:
@@ -81,24 +60,23 @@ def convert(source: str | Path, out: str | Path, *, model: str, num_heads: int |
         model: registered name of the architecture, of the checkpoint's own patch and image size.
         num_heads: positive; needed unless the layout is a published one; recorded in config.json.
     Returns: the folder.
-    Raises: ValueError if the head count is unknown, the tensors do not fit (both shapes are named), the model is not
-        registered or the folder is not empty; FileNotFoundError.
+    Raises: UserError if the head count is unknown or the folder is not empty, ModelNotFound, DamagedFile,
+        WeightsMismatch (tensors that do not fit are named with both shapes).
     """
     source, out = Path(source), Path(out)
     if num_heads is not None and num_heads < 1:
-        raise ValueError(f"--num-heads must be positive, got {num_heads}")
-    if not timm.is_model(model):
-        raise ValueError(f"no registered model is called {model!r}")
+        raise UserError(f"--num-heads must be positive, got {num_heads}")
+    check_name(model)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"{out} exists and is not an empty folder")
-    state = read_state_dict(source)
+        raise UserError(f"{out} exists and is not an empty folder")
+    state = read_weights(source)
     try:
         layout = layout_of(state)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
+        raise WeightsMismatch(f"{source}: {error}") from None
     heads = KNOWN_HEADS.get(layout) if num_heads is None else num_heads
     if heads is None:
-        raise ValueError(
+        raise UserError(
             f"{source}: no published layout ({layout.width} wide, {layout.depth} deep, patch {layout.patch}, "
             f"{layout.stem} stem), and no state dict holds the number of heads: give --num-heads"
         )
@@ -106,13 +84,13 @@ def convert(source: str | Path, out: str | Path, *, model: str, num_heads: int |
     native = translate(state)
     classes = native["head.weight"].shape[0] if "head.weight" in native else 0
     overlay = {"num_classes": classes}
-    network = timm.create_model(model, num_classes=classes, num_heads=heads, pretrained_cfg_overlay=overlay)
+    network, _ = build_model(model, num_classes=classes, num_heads=heads, pretrained_cfg_overlay=overlay)
     if not isinstance(network, UnrolledTransformer):
-        raise ValueError(f"{model} is no unrolled transformer, {source} is")
+        raise UserError(f"{model} is no unrolled transformer, {source} is")
     try:
         check_fit(native, network)  # nothing is resampled here: another patch or image size is another model
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
+        raise WeightsMismatch(f"{source}: {error}") from None
     network.load_state_dict(native)
 
     out.parent.mkdir(parents=True, exist_ok=True)

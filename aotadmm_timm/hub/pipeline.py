@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from aotadmm_timm import distributed
+from aotadmm_timm.extractor import FeatureExtractor, finish
 
-from .extract import FeatureExtractor, finish
 from .feature_file import Block, Layout, check_suffix, iterate, read_layout, write_features
 from .images import ImageSource
 from .parts import Part, Parts

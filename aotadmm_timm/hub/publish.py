@@ -13,16 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import load_file, save_file
 from timm.models._hub import save_config_for_hf
-from torch import Tensor, nn
+from torch import nn
+
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.pretrained import Origin, open_model, state_digest
 
 from .card import Run, model_card, read_run, scrub
-from .loading import encoder_folder, load_model, load_state, state_digest
 
 WEIGHTS, CONFIG, CARD, FIGURE = "model.safetensors", "config.json", "README.md", "curves.png"
 
@@ -42,9 +43,9 @@ def publish(
     """Push a model with its card to `repo_id`, or write what would be pushed into a folder.
 
     Args:
-        source: run folder, model folder (config.json and weights), or a checkpoint file.
+        source: as in `open_model`.
         repo_id: ORG/NAME.
-        model: registered model name; needed for a checkpoint file outside a run folder.
+        model: registered model name; needed for a file that does not lie in a run or model folder.
         license: the Hub's id of a licence; by default the one in the run's or the model's configuration.
         dry_run: folder to write to instead of pushing; it must not exist or be empty. Needs neither network nor token.
         private: make a new repository private; by default the owner's setting decides.
@@ -52,19 +53,19 @@ def publish(
         overwrite_card: replace a README.md that is already there.
         timeout: seconds without any sign of life from the Hub after which the push is given up.
     Returns: the commit's URL, or the folder of a dry run.
-    Raises: ValueError in one line. Nothing has changed on the Hub then, and pushing again is safe.
+    Raises: UserError in one line. Nothing has changed on the Hub then, and pushing again is safe.
     """
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise ValueError(f"{repo_id!r} is not a Hub id ORG/NAME: {error}") from error
+        raise UserError(f"{repo_id!r} is not a Hub id ORG/NAME: {error}") from error
     if "/" not in repo_id:
-        raise ValueError(f"{repo_id!r} is not a Hub id: expected ORG/NAME")
+        raise UserError(f"{repo_id!r} is not a Hub id: expected ORG/NAME")
     if dry_run is not None and Path(dry_run).exists() and (not Path(dry_run).is_dir() or any(Path(dry_run).iterdir())):
-        raise ValueError(f"--dry-run {dry_run}: already exists and is not an empty folder")
+        raise UserError(f"--dry-run {dry_run}: already exists and is not an empty folder")
     with tempfile.TemporaryDirectory(prefix="push-") as scratch:
         folder = Path(scratch) / "model"
-        prepare(Path(source), folder, repo_id=repo_id, model=model, license=license)
+        prepare(source, folder, repo_id=repo_id, model=model, license=license)
         if dry_run is not None:
             target = Path(dry_run)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,28 +84,32 @@ def publish(
         return _upload(request, timeout)
 
 
-def prepare(source: Path, folder: Path, *, repo_id: str, model: str | None = None, license: str | None = None) -> None:
+def prepare(
+    source: str | Path, folder: Path, *, repo_id: str, model: str | None = None, license: str | None = None
+) -> None:
     """Write model.safetensors, config.json, README.md and, for a run that has one, the loss figure into `folder`.
 
     The folder is read back before this returns: the same weights, bit for bit, in a model that gives the same outputs.
-    Raises: ValueError naming what is missing or wrong with `source`.
+    Raises: UserError naming what is missing or wrong with `source`.
     """
-    network, run = open_source(source, model)
+    network, origin = open_model(source, model=model)
+    run = records(origin)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
     for name, tensor in state.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise ValueError(f"{source}: {name} holds values that are not finite; a diverged model is not published")
+            raise UserError(f"{source}: {name} holds values that are not finite; a diverged model is not published")
     folder.mkdir(parents=True)
     save_file(state, folder / WEIGHTS, metadata={"format": "pt"})  # the entry that transformers insists on
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes for its owner only
     if state_digest(load_file(folder / WEIGHTS)) != state_digest(state):
-        raise ValueError(f"{folder / WEIGHTS}: read back, the weights are not the ones that were written")
+        raise UserError(f"{folder / WEIGHTS}: read back, the weights are not the ones that were written")
     save_config_for_hf(network, str(folder / CONFIG))
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     config.get("model_args", {}).pop("num_classes", None)  # transformers passes it a second time, which fails
     (folder / CONFIG).write_text(scrub(json.dumps(config, indent=2)) + "\n", encoding="utf-8")
     if run.figure:
-        _copy_figure(source / run.figure, folder / FIGURE)
+        assert origin.run is not None
+        _copy_figure(origin.run / run.figure, folder / FIGURE)
     license = license or run.config.get("license") or config["pretrained_cfg"].get("license")
     parameters = sum(parameter.numel() for parameter in network.parameters())
     card = model_card(run, name=f"hf-hub:{repo_id}", model_config=config, num_parameters=parameters, license=license)
@@ -112,73 +117,30 @@ def prepare(source: Path, folder: Path, *, repo_id: str, model: str | None = Non
     _check_reload(network, folder)
 
 
-def open_source(source: Path, model: str | None = None) -> tuple[nn.Module, Run]:
-    """The model (eval mode, with its classifier if it has one) and the records behind a run folder, folder or file."""
-    if source.is_dir():
-        network, _ = load_model(f"local-dir:{encoder_folder(source)}")
-        return network, read_run(source)
-    if not source.is_file():
-        raise ValueError(f"{source}: no such run, model folder or checkpoint")
-    run = Run()
-    arguments: dict[str, Any] = {}
-    overlay: dict[str, Any] = {}
-    folder = source.parent.parent if source.parent.name == "checkpoints" else None
-    if folder is not None:
-        # The scores in metrics.json, the figure and the log belong to the end of the run, not to any checkpoint of it.
-        run = Run(config=read_run(folder).config)
-        stored = run.config.get("architecture", run.config.get("model"))
-        if model is None or model == stored:
-            model, arguments, overlay = stored, run.config.get("model_args", {}), run.config.get("pretrained_cfg", {})
-    if model is None:
-        raise ValueError(f"{source}: a checkpoint file does not say what model it belongs to; name it with --model")
-    if not timm.is_model(model):
-        raise ValueError(f"--model {model}: not a model registered with timm")
-    state = checkpoint_weights(source)
-    try:
-        return load_state(model, state, overlay=overlay, **arguments), run
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
-
-
-def checkpoint_weights(path: Path) -> dict[str, Tensor]:
-    """The backbone's tensors in a .safetensors, .pth or training checkpoint; a pickle that holds code is refused."""
-    if path.suffix == ".safetensors":
-        try:
-            return load_file(path)
-        except Exception as error:
-            raise ValueError(f"{path}: not a readable safetensors file: {error}") from error
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # torch raises what the unpickler meets: UnpicklingError for code, RuntimeError or EOFError for damage.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path}: refused: not a file of tensors and plain values ({reason})") from error
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path}: holds a {type(content).__name__}, not a state dict")
-    # A training checkpoint: the moving average of the backbone if there is one, else the backbone within the method.
-    for part, prefix in (("ema", "module."), ("method", "backbone.")):
-        tensors = content.get("state", {}).get(part, {})
-        if backbone := {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}:
-            return backbone
-    return dict(content)
+def records(origin: Origin) -> Run:
+    """What a card can tell of a model: the records of its run, without scores for weights that are not those scored."""
+    if origin.run is None:
+        return Run()
+    return read_run(origin.run) if origin.finished else Run(config=origin.config)
 
 
 def _copy_figure(source: Path, target: Path) -> None:
     # A link could name any file of the author's; and what is not a picture has no business in a model repository.
     if source.is_symlink() or source.read_bytes()[:8] != b"\x89PNG\r\n\x1a\n":
-        raise ValueError(f"{source}: not a PNG file of its own; remove it or replace it by one")
+        raise UserError(f"{source}: not a PNG file of its own; remove it or replace it by one")
     shutil.copyfile(source, target)
 
 
 @torch.no_grad()
 def _check_reload(network: nn.Module, folder: Path) -> None:
-    reloaded, provenance = load_model(f"local-dir:{folder}")
+    reloaded, _ = open_model(folder)
     size = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["pretrained_cfg"]["input_size"]
     images = torch.rand(1, *size, generator=torch.Generator().manual_seed(0))
     parameter = next(network.parameters())
     expected = network(images.to(parameter.device, parameter.dtype))
-    if provenance.weights_sha256 != state_digest(network.state_dict()) or not torch.equal(reloaded(images), expected):
-        raise ValueError("the published folder, loaded again, does not give the outputs of the model it came from")
+    same = state_digest(reloaded.state_dict()) == state_digest(network.state_dict())
+    if not same or not torch.equal(reloaded(images), expected):
+        raise UserError("the published folder, loaded again, does not give the outputs of the model it came from")
 
 
 def _upload(request: Mapping[str, Any], timeout: float) -> str:
@@ -205,13 +167,13 @@ def _upload(request: Mapping[str, Any], timeout: float) -> str:
                 if "commit" in message:
                     return message["commit"]
                 if "error" in message:
-                    raise ValueError(scrub(f"push failed: {message['error']}"))
+                    raise UserError(scrub(f"push failed: {message['error']}"))
                 if "note" in message:
                     print(f"note: {message['note']}", file=sys.stderr)
                 step = message.get("step", step)
         except queue.Empty:
             host = os.environ.get("HF_ENDPOINT", "the Hub")
-            raise ValueError(
+            raise UserError(
                 f"push failed: {host} was silent for {timeout:g} s while {step}; the branch is unchanged unless the "
                 "commit was already under way, and pushing again is safe"
             ) from None
@@ -221,7 +183,7 @@ def _upload(request: Mapping[str, Any], timeout: float) -> str:
             process.stdout.close()
         log.seek(0)
         tail = log.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise ValueError(scrub(f"push failed: the uploading process ended early: {tail[0]}"))
+        raise UserError(scrub(f"push failed: the uploading process ended early: {tail[0]}"))
 
 
 def _pump(lines: Any, messages: "queue.Queue[dict[str, str] | None]") -> None:

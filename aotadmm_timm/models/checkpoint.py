@@ -11,7 +11,7 @@ from timm.models import adapt_input_conv, get_pretrained_cfg, is_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from aotadmm_timm.errors import UserError
+from aotadmm_timm.errors import DamagedFile, WeightsMismatch
 from aotadmm_timm.layers.patch_embed import STEM_KEYS, LinearPatchEmbed, adapt_linear_stem
 
 _logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -
     The filter of families that nobody else publishes weights of; one with a published naming has its own, which
     translates in between.
 
-    Raises: ValueError as `fit_to_model` and `unwrap_state_dict`.
+    Raises: WeightsMismatch as `fit_to_model` and `unwrap_state_dict`.
     """
     return fit_to_model(unwrap_state_dict(state_dict), model)
 
@@ -38,26 +38,27 @@ def unwrap_state_dict(content: Any) -> dict[str, Tensor]:
     `model.`; where some names start with `backbone.`, keeps only those (the rest is projector, teacher, probe, and is
     named in the log). Entries that are no tensors (epoch, arguments) are left out.
 
-    Raises: UserError naming the entries if there are no tensors, if only some names carry `module.` or `model.`, or
-        if parameters lie beside a wrapper: what belongs to the model cannot be told then.
+    Raises: DamagedFile naming the entries if there are no tensors; WeightsMismatch if only some names carry `module.`
+        or `model.`, or if parameters lie beside a wrapper: what belongs to the model cannot be told then.
     """
     if not isinstance(content, Mapping):
-        raise UserError(f"no state dict but {type(content).__name__}")
+        raise DamagedFile(f"no state dict but {type(content).__name__}")
     inner = next((key for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
     tensors = {key.replace("_orig_mod.", ""): t for key, t in content.items() if _is_named_tensor(key, t)}
     if inner is not None:
         if beside := [key for key in tensors if "." in key]:
-            raise UserError(f"parameters both in {inner!r} and beside it ({_listed(beside)}): give one state dict")
+            where = f"both in {inner!r} and beside it ({_listed(beside)})"
+            raise WeightsMismatch(f"parameters {where}: give one state dict")
         return unwrap_state_dict(content[inner])
     if not tensors:
         entries = [f"{key} ({type(value).__name__})" for key, value in content.items()]
-        raise UserError(f"no state dict: there are no tensors in {_listed(entries) if entries else 'it'}")
+        raise DamagedFile(f"no state dict: there are no tensors in {_listed(entries) if entries else 'it'}")
     prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in tensors)), None)
     if prefix is None:
         return tensors
     others = [key for key in tensors if not key.startswith(prefix)]
     if others and prefix != "backbone.":
-        raise UserError(
+        raise WeightsMismatch(
             f"only some names of the state dict start with {prefix!r}, {_listed(others)} not: which belong to the "
             "model cannot be told; give a state dict of the model alone"
         )
@@ -96,7 +97,7 @@ def fit_to_model(state_dict: dict[str, Tensor], model: VisionTransformer) -> dic
     Args:
         state_dict: bare, in the names of the model.
         model: the model it will be loaded into, with `pretrained_cfg` set (timm's factory does).
-    Raises: ValueError naming the tensors, with both shapes, that do not fit, or what nothing says about the source.
+    Raises: WeightsMismatch naming the tensors, with both shapes, that do not fit, or what nothing says of the source.
     """
     state = _adapt_stem_and_positions(dict(state_dict), model)
     check_fit(state, model)
@@ -113,7 +114,7 @@ def check_fit(state: dict[str, Tensor], model: VisionTransformer, adapted_later:
         state: names and tensors to be loaded.
         model: with `pretrained_cfg` set.
         adapted_later: names whose shape timm adapts after this.
-    Raises: ValueError.
+    Raises: WeightsMismatch.
     """
     own = model.state_dict()
     classifier = {"head.weight", "head.bias"}
@@ -140,7 +141,7 @@ def check_fit(state: dict[str, Tensor], model: VisionTransformer, adapted_later:
     ]
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise ValueError(f"the checkpoint does not fit {type(model).__name__}: {'; '.join(problems[:5])}{more}")
+        raise WeightsMismatch(f"the checkpoint does not fit {type(model).__name__}: {'; '.join(problems[:5])}{more}")
 
 
 def _adapt_stem_and_positions(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
@@ -202,7 +203,7 @@ _HOW_TO_STATE = (
 def _linear_kernel(fan_in: int, model: VisionTransformer) -> tuple[tuple[int, int], int]:
     """Patch size and channels of a linear stem with `fan_in` inputs, square unless it is the model's own.
 
-    Raises: ValueError if no square patch fits, or both a square patch and the model's own, and nothing says which.
+    Raises: WeightsMismatch if no square patch fits, or both a square patch and the model's own, and nothing says which.
     """
     embed: Any = model.patch_embed
     chans, _ = _source_input(model)
@@ -210,7 +211,7 @@ def _linear_kernel(fan_in: int, model: VisionTransformer) -> tuple[tuple[int, in
     square = side * side * chans == fan_in
     own = fan_in == embed.proj.weight.shape[1]
     if own and square and ((side, side), chans) != (embed.patch_size, embed.in_chans) and not _source_is_stated(model):
-        raise ValueError(
+        raise WeightsMismatch(
             f"patch_embed.proj.weight has {fan_in} inputs: patches of {side}x{side} pixels and {chans} channels, or of "
             f"{embed.patch_size[0]}x{embed.patch_size[1]} and {embed.in_chans}? Name the channels {_HOW_TO_STATE}"
         )
@@ -218,7 +219,7 @@ def _linear_kernel(fan_in: int, model: VisionTransformer) -> tuple[tuple[int, in
         return (side, side), chans
     if own:
         return embed.patch_size, embed.in_chans
-    raise ValueError(
+    raise WeightsMismatch(
         f"patch_embed.proj.weight has {fan_in} inputs, the model {embed.proj.weight.shape[1]}; {fan_in} is no square "
         f"patch of {chans} channels: name the channels {_HOW_TO_STATE}"
     )
@@ -227,20 +228,20 @@ def _linear_kernel(fan_in: int, model: VisionTransformer) -> tuple[tuple[int, in
 def _source_grid(count: int, patch: tuple[int, int], model: VisionTransformer) -> tuple[int, int]:
     """Rows and columns of `count` positions: by the checkpoint's image size where that agrees, else square.
 
-    Raises: ValueError if neither fits, or the model's own grid does as well and nothing says which.
+    Raises: WeightsMismatch if neither fits, or the model's own grid does as well and nothing says which.
     """
     _, (height, width) = _source_input(model)
     grid = (height // patch[0], width // patch[1])
     side = math.isqrt(count)
     if grid[0] * grid[1] != count and side * side != count:
-        raise ValueError(
+        raise WeightsMismatch(
             f"pos_embed holds {count} patch positions: neither the {grid[0]}x{grid[1]} grid of a {height}x{width} "
             f"image nor a square one; name the image size {_HOW_TO_STATE}"
         )
     found = grid if grid[0] * grid[1] == count else (side, side)
     own: tuple[int, int] = model.patch_embed.grid_size
     if own != found and own[0] * own[1] == count and not _source_is_stated(model):
-        raise ValueError(
+        raise WeightsMismatch(
             f"pos_embed holds {count} patch positions: a {found[0]}x{found[1]} grid, or {own[0]}x{own[1]} as in the "
             f"model? Name the image size {_HOW_TO_STATE}"
         )

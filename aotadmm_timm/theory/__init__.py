@@ -1,12 +1,11 @@
-"""The two papers' theory as functions: coding rates, Theorem 1 of AoT-ADMM, lambda-balance."""
+"""The papers' theory as functions: coding rates, Theorem 1 of AoT-ADMM, lambda-balance, and what a lambda means."""
 
-from aotadmm_timm.theory.coding_rate import (
-    coding_rate,
-    coding_rate_gradient,
-    compression_rate,
-    compression_rate_gradient,
-)
-from aotadmm_timm.theory.objective import coding_rate_regularizer, normalize_energy
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .objective import coding_rate_regularizer, normalize_energy
+    from .rates import coding_rate, coding_rate_gradient, compression_rate, compression_rate_gradient
 
 __all__ = [
     "coding_rate",
@@ -16,3 +15,11 @@ __all__ = [
     "compression_rate_gradient",
     "normalize_energy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: parts of the theory are numbers and tables, and answer without torch.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "objective" if name in ("coding_rate_regularizer", "normalize_energy") else "rates"
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -2,7 +2,8 @@
 
 Each code minimizes a inv + b reg, where inv is a quadratic form of an image's views and reg a statistic of rows. Two
 codes agree, for a suitable lambda and up to one factor of the loss, if their inv and their reg are proportional. There
-is one function below for each choice that can spoil that, or change a factor."""
+is one function below for each choice that can spoil that, or change a factor.
+"""
 
 import math
 from collections.abc import Callable

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from aotadmm_timm.theory.balance import balance_experiment
-from aotadmm_timm.theory.coding_rate import coding_rate, compression_rate, compression_rate_gradient
 from aotadmm_timm.theory.expansion import (
     coding_rate_gap,
     covariance_part,
@@ -21,6 +20,7 @@ from aotadmm_timm.theory.expansion import (
     random_spectra,
     ratio_bounds,
 )
+from aotadmm_timm.theory.rates import coding_rate, compression_rate, compression_rate_gradient
 
 
 def coding_rate_figure(*, tokens: int = 64, dim: int = 32, heads: int = 4, eps: float = 0.5, seed: int = 0) -> Any:

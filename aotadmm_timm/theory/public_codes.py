@@ -2,7 +2,8 @@
 
 Choices only: the loss that they make is in `restated`, the lambda that one of them is worth in another in
 `conventions`. Of published code the formulas and numbers are carried over; several of these repositories are for
-non-commercial use."""
+non-commercial use.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -19,7 +19,7 @@ from aotadmm_timm.cli import option, parse, run
 from aotadmm_timm.data import eval_loader, load_images
 from aotadmm_timm.evaluation import extract_features, linear_probe
 from aotadmm_timm.evaluation.linear_probe import PENALTIES, _splits, _standardise
-from aotadmm_timm.hub.loading import load_encoder
+from aotadmm_timm.pretrained import open_model
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("model",))
     assert cfg.model is not None
     torch.set_num_threads(1)
-    model, _ = load_encoder(cfg.model, random_init=cfg.random_init)
+    model, _ = open_model(cfg.model, random_init=cfg.random_init, num_classes=0)
     train = load_images(cfg.dataset, "train", num_samples=cfg.num_samples)
     test = load_images(cfg.dataset, "test", classes=train.classes)
     z, y = extract_features(model, eval_loader(train, model))

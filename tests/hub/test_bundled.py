@@ -19,7 +19,7 @@ NAMES = sorted(path.stem for path in WEIGHTS.glob("*.safetensors"))
 
 def test_the_default_model_of_extraction_has_weights() -> None:
     assert "aot_admm_tiny.lejepa_cifar10" in NAMES
-    assert FeatureExtractor().provenance.name == "aot_admm_tiny.lejepa_cifar10"
+    assert FeatureExtractor().origin.name == "aot_admm_tiny.lejepa_cifar10"
 
 
 @pytest.mark.parametrize("name", NAMES)

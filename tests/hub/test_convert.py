@@ -100,7 +100,7 @@ def test_unreadable_files(content: object, tmp_path: Path, monkeypatch: pytest.M
         Path("bad.pth").write_bytes(content)
     else:
         torch.save(content, "bad.pth")
-    with pytest.raises(ValueError, match=r"bad\.pth: not a checkpoint of tensors and plain data"):
+    with pytest.raises(ValueError, match=r"bad\.pth: refused: not a checkpoint of tensors and plain data"):
         convert("bad.pth", "out", model="test_crate", num_heads=3)
     assert not Path("ran_code").exists()
 

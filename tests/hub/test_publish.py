@@ -16,7 +16,8 @@ from loopback_hub import TOKEN, LoopbackHub
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from aotadmm_timm.hub.publish import checkpoint_weights, prepare, publish
+from aotadmm_timm.hub.publish import prepare, publish
+from aotadmm_timm.pretrained import read_weights
 
 MakeRun = Callable[..., Path]
 REPO = "org/name"
@@ -61,9 +62,7 @@ def test_multipart_uploads_and_one_that_is_cut_half_way_arrive_whole(make_run: M
     publish(run, REPO)
     assert hub.requests.count("PUT store") > 3
     (run / "pushed.safetensors").write_bytes(hub.files(REPO)["model.safetensors"])
-    assert set(checkpoint_weights(run / "pushed.safetensors")) == set(
-        checkpoint_weights(run / "encoder" / "model.safetensors")
-    )
+    assert set(read_weights(run / "pushed.safetensors")) == set(read_weights(run / "encoder" / "model.safetensors"))
 
 
 def test_a_file_that_fails_leaves_the_remote_as_it_was_and_a_retry_works(make_run: MakeRun, hub: LoopbackHub) -> None:
@@ -187,7 +186,7 @@ def test_config_json_builds_in_timm_and_in_transformers(make_run: MakeRun, tmp_p
     assert config["num_classes"] == 5
     # transformers' TimmWrapper makes exactly this call; a num_classes among the model_args breaks it.
     model = timm.create_model(config["architecture"], pretrained=False, num_classes=5, **config["model_args"])
-    model.load_state_dict(checkpoint_weights(tmp_path / "out" / "model.safetensors"))
+    model.load_state_dict(read_weights(tmp_path / "out" / "model.safetensors"))
     loaded = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(loaded(images), model.eval()(images))
@@ -196,7 +195,7 @@ def test_config_json_builds_in_timm_and_in_transformers(make_run: MakeRun, tmp_p
 
 def test_a_training_checkpoint_is_pushed_with_its_runs_records(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run()
-    weights = checkpoint_weights(run / "encoder" / "model.safetensors")
+    weights = read_weights(run / "encoder" / "model.safetensors")
     changed = {name: tensor + 1 if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
     method = {f"backbone.{name}": tensor for name, tensor in changed.items()} | {"projector.bias": torch.zeros(3)}
     (run / "checkpoints").mkdir()
@@ -206,14 +205,14 @@ def test_a_training_checkpoint_is_pushed_with_its_runs_records(make_run: MakeRun
     with pytest.raises(ValueError, match="has not finished"):
         prepare(run, tmp_path / "out", repo_id=REPO)
     prepare(last, tmp_path / "out", repo_id=REPO)
-    pushed = checkpoint_weights(tmp_path / "out" / "model.safetensors")
+    pushed = read_weights(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(pushed[name], changed[name]) for name in changed)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "uoft-cs/cifar10" in card
     assert "## Results" not in card  # the scores are those of the finished run
     average = {f"module.{name}": tensor for name, tensor in weights.items()}
     torch.save({"step": 7, "state": {**state, "ema": average}}, last)
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in checkpoint_weights(last).items())
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in read_weights(last).items())
 
 
 def test_a_bare_weights_file_needs_its_models_name(tmp_path: Path) -> None:
@@ -242,7 +241,7 @@ def test_the_classifier_of_a_file_is_published_with_it(name: str, tmp_path: Path
     weights = timm.create_model(name, num_classes=10).state_dict()
     save_file(weights, tmp_path / "w.safetensors")
     prepare(tmp_path / "w.safetensors", tmp_path / "out", repo_id=REPO, model=name)
-    pushed = checkpoint_weights(tmp_path / "out" / "model.safetensors")
+    pushed = read_weights(tmp_path / "out" / "model.safetensors")
     assert pushed.keys() == weights.keys()
     assert all(torch.equal(pushed[key], weights[key]) for key in weights)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["num_classes"] == 10
@@ -263,7 +262,7 @@ def test_bad_input_is_refused_before_anything_is_written(make_run: MakeRun, tmp_
 
 def test_a_diverged_model_is_not_published(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run()
-    weights = checkpoint_weights(run / "encoder" / "model.safetensors")
+    weights = read_weights(run / "encoder" / "model.safetensors")
     name = next(iter(weights))
     weights[name] = torch.full_like(weights[name], float("nan"))
     save_file(weights, run / "encoder" / "model.safetensors")

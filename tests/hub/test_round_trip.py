@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LOAD = """
 import sys
 import aotadmm_timm, timm, torch
-from aotadmm_timm.hub.loading import load_encoder
+from aotadmm_timm.pretrained import open_model
 name, out = "hf-hub:org/name", sys.argv[1]
 def images(channels, size):
     return torch.rand(2, channels, size, size, generator=torch.Generator().manual_seed(0))
@@ -26,9 +26,9 @@ with torch.no_grad():
     three = timm.create_model(name, pretrained=True, num_classes=3).eval()
     large = timm.create_model(name, pretrained=True, img_size=64).eval()
     four = timm.create_model(name, pretrained=True, in_chans=4).eval()
-    encoder, provenance = load_encoder(name)  # what feature extraction uses: checked, and pinned to a commit
+    encoder, origin = open_model(name, num_classes=0)  # what feature extraction uses: checked, and pinned to a commit
     torch.save({
-        "encoder": encoder(images(3, 32)), "revision": provenance.revision,
+        "encoder": encoder(images(3, 32)), "revision": origin.revision,
         "logits": model(images(3, 32)),
         "three": three(images(3, 32)), "three_features": three.forward_features(images(3, 32)),
         "large": large(images(3, 64)), "large_patch": large.state_dict()["blocks.0.attn.qkv.weight"],

@@ -13,7 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from aotadmm_timm.hub.publish import open_source
+from aotadmm_timm.pretrained import open_model
 from aotadmm_timm.runs.folder import read_log
 
 TRAIN = Path(__file__).parents[2] / "train"
@@ -150,7 +150,7 @@ def test_drop_path_and_the_look_of_images_are_those_of_the_checkpoint(tmp_path: 
         assert config["pretrained_cfg"]["mean"] == [0.1, 0.2, 0.3]
         assert config["pretrained_cfg"]["input_size"] == [3, 48, 48]
         assert yaml.safe_load((out / "config.yaml").read_text())["model_args"]["drop_path_rate"] == rate
-    pushed, _ = open_source(last)
+    pushed, _ = open_model(last)
     assert tuple(pushed.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)  # type: ignore[index]
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from aotadmm_timm import __version__
 from aotadmm_timm.data.decode import read_image, to_rgb
 from aotadmm_timm.data.preprocessing import in_channels, preprocessing
-
-from .loading import load_encoder
+from aotadmm_timm.errors import UserError
+from aotadmm_timm.pretrained import open_model, state_digest
 
 DEFAULT_MODEL = "aot_admm_tiny"
 POOLS = ("token", "avg", "none")
@@ -57,16 +57,16 @@ class FeatureExtractor:
         random_init: bool = False,
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"batch_size must be positive, got {batch_size}")
-        network, self.provenance = load_encoder(model, random_init=random_init)
+            raise UserError(f"batch_size must be positive, got {batch_size}")
+        network, self.origin = open_model(model, num_classes=0, random_init=random_init)
         self.batch_size = batch_size
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.model = network.to(self.device)
-        self.layers, self.pool = _resolve(network, self.provenance.name, layers, pool)
+        self.layers, self.pool = _resolve(network, self.origin.name, layers, pool)
         self.transform = preprocessing(network)
         self.channels = in_channels(network)
         if self.channels not in (1, 3):
-            raise ValueError(f"{self.provenance.name} takes {self.channels} channels; images have 1 or 3")
+            raise UserError(f"{self.origin.name} takes {self.channels} channels; images have 1 or 3")
         blank = self.prepare(Image.new("RGB", (64, 64)))
         self.input_size = (blank.shape[1], blank.shape[2])
         self.shape = tuple(self.embed(blank[None]).shape[1:])
@@ -125,16 +125,16 @@ class FeatureExtractor:
             self._warned = True
             warnings.warn(
                 f"images of {width}x{height} pixels are more than four times larger than the {self.input_size[1]}x"
-                f"{self.input_size[0]} that {self.provenance.name} sees; fine detail is lost",
+                f"{self.input_size[0]} that {self.origin.name} sees; fine detail is lost",
                 stacklevel=3,
             )
 
     def describe(self) -> dict[str, Any]:
         """What the features depend on: model, weights, taps, preprocessing, versions; plain JSON values."""
         return {
-            "model": self.provenance.name,
-            "revision": self.provenance.revision,
-            "weights_sha256": self.provenance.weights_sha256,
+            "model": self.origin.name,
+            "revision": self.origin.revision,
+            "weights_sha256": state_digest(self.model.state_dict()),
             "layers": list(self.layers),
             "pool": self.pool,
             "shape": list(self.shape),
@@ -153,7 +153,7 @@ class FeatureExtractor:
         elif isinstance(source, str | Path):
             image = read_image(source)
         else:
-            raise ValueError(f"expected a PIL image or a path, got {type(source).__name__}")
+            raise UserError(f"expected a PIL image or a path, got {type(source).__name__}")
         self.warn_if_large(*image.size)
         return self.prepare(image)
 
@@ -181,20 +181,20 @@ def finish(features: np.ndarray, mean: np.ndarray | None, *, normalize: bool) ->
 def _resolve(model: nn.Module, name: str, layers: Sequence[int], pool: str | None) -> tuple[tuple[int, ...], str]:
     """Absolute layer numbers in the given order, and the pooling; () and "model" for the model's own features."""
     if pool is not None and pool not in POOLS:
-        raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
+        raise UserError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
     if not layers and pool is None:
         return (), "model"
     blocks = getattr(model, "blocks", None)
     if blocks is None or not hasattr(model, "fc_norm") or not hasattr(model, "num_prefix_tokens"):
-        raise ValueError(f"{name}: layers and pool need a vision transformer of timm's kind")
+        raise UserError(f"{name}: layers and pool need a vision transformer of timm's kind")
     depth = len(blocks)
     for layer in layers:
         if not -depth <= layer < depth:
-            raise ValueError(f"{name} has layers 0 to {depth - 1}; there is no layer {layer}")
+            raise UserError(f"{name} has layers 0 to {depth - 1}; there is no layer {layer}")
     pool = pool or getattr(model, "global_pool", None)
     if pool not in POOLS:
-        raise ValueError(f"{name}: its own pooling is {pool!r}; choose one of {', '.join(POOLS)}")
+        raise UserError(f"{name}: its own pooling is {pool!r}; choose one of {', '.join(POOLS)}")
     # prefix tokens may be registers alone; timm's models keep the class token as `cls_token`
     if pool == "token" and not (model.num_prefix_tokens and getattr(model, "cls_token", model) is not None):
-        raise ValueError(f"{name} has no class token; pool by 'avg' or 'none'")
+        raise UserError(f"{name} has no class token; pool by 'avg' or 'none'")
     return tuple(layer % depth for layer in layers or (-1,)), pool

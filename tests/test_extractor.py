@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from finished_run import make_run
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
 
 from aotadmm_timm import FeatureExtractor
 from aotadmm_timm.data.decode import UnreadableImage
-from aotadmm_timm.hub.extract import centered_cosine
+from aotadmm_timm.extractor import centered_cosine
 
 MakeRun = Callable[..., Path]
+__all__ = ["make_run"]
 
 
 def noise(seed: int, size: tuple[int, int] = (40, 48)) -> Image.Image:

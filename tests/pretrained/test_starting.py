@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from timm.models import save_for_hf
 
 import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm.engine.weights import initialise, open_weights
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.pretrained import initialize, open_model
 
 
 @pytest.fixture
@@ -29,20 +29,20 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_file_beside_a_config_is_the_one_that_is_loaded(folder: Path) -> None:
     for file, epoch in (("epoch5.safetensors", 5), ("model.safetensors", 9)):
-        model = open_weights(str(folder / file))
+        model, _ = open_model(folder / file)
         assert bool((model.cls_token == epoch).all())
         assert model.patch_embed.img_size == (48, 48)
         assert model.num_classes == 4
-    smaller = open_weights(str(folder / "epoch5.safetensors"), img_size=32)
+    smaller, _ = open_model(folder / "epoch5.safetensors", img_size=32)
     assert smaller.patch_embed.img_size == (32, 32)
 
 
 def test_a_file_that_does_not_fit_is_named_with_its_keys(folder: Path) -> None:
     save_file({"foo": torch.zeros(3)}, folder / "foo.safetensors")
     with pytest.raises(ValueError, match=r"foo\.safetensors: does not fit test_aot_admm: .*foo \(3,\) has no place"):
-        open_weights(str(folder / "foo.safetensors"))
+        open_model(str(folder / "foo.safetensors"))
     with pytest.raises(ValueError, match=r"does not fit test_resnet: .*Missing key\(s\) in state_dict: \"conv1"):
-        open_weights(str(folder / "foo.safetensors"), model="test_resnet")
+        open_model(str(folder / "foo.safetensors"), model="test_resnet")
 
 
 def save(folder: Path, **kwargs: int) -> str:
@@ -57,9 +57,10 @@ def save(folder: Path, **kwargs: int) -> str:
 def test_a_backbone_starts_from_a_model_of_its_width_or_a_narrower_one(tmp_path: Path, times: int) -> None:
     source = save(tmp_path)
     backbone = timm.create_model("test_aot_admm", num_classes=0, embed_dim=48 * times, num_heads=3 * times)
-    initialise(backbone, source, 32)
+    initialize(backbone, source, 32)
     images = torch.randn(2, 3, 32, 32)
-    want = open_weights(source).forward_head(open_weights(source).forward_features(images), pre_logits=True)
+    start, _ = open_model(source)
+    want = start.forward_head(start.forward_features(images), pre_logits=True)
     torch.testing.assert_close(backbone.eval()(images), want.repeat(1, times), rtol=1e-4, atol=1e-5)
     assert tuple(backbone.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)
 
@@ -75,4 +76,4 @@ def test_a_backbone_starts_from_a_model_of_its_width_or_a_narrower_one(tmp_path:
 )
 def test_a_start_that_does_not_fit_is_refused(tmp_path: Path, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"--initial-checkpoint .*{message}"):
-        initialise(timm.create_model("test_aot_admm", num_classes=0, **kwargs), save(tmp_path), 32)
+        initialize(timm.create_model("test_aot_admm", num_classes=0, **kwargs), save(tmp_path), 32)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from aotadmm_timm.hub.loading import load_encoder, state_digest
+from aotadmm_timm.pretrained import open_model, state_digest
 
 MakeRun = Callable[..., Path]
 
@@ -24,10 +24,10 @@ def edit_config(folder: Path, **changes: Any) -> None:
 
 def test_a_run_folder_and_its_encoder_folder_are_the_same_model(make_run: MakeRun) -> None:
     run = make_run(num_classes=7)
-    model, provenance = load_encoder(str(run))
-    again, same = load_encoder(f"local-dir:{run / 'encoder'}")
-    assert provenance == same
-    assert provenance.architecture == "aot_admm_tiny"
+    model, origin = open_model(str(run), num_classes=0)
+    again, same = open_model(f"local-dir:{run / 'encoder'}", num_classes=0)
+    assert origin == same
+    assert origin.architecture == "aot_admm_tiny"
     assert not model.training
     assert torch.equal(model(torch.zeros(1, 3, 32, 32)), again(torch.zeros(1, 3, 32, 32)))
     assert model(torch.zeros(1, 3, 32, 32)).shape == (1, model.num_features)  # the classifier is left out
@@ -38,8 +38,8 @@ def test_a_folder_that_is_called_like_a_model_does_not_hide_it(
 ) -> None:
     make_run("crate_tiny")
     monkeypatch.chdir(tmp_path)
-    assert load_encoder("crate_tiny", random_init=True)[1].architecture == "crate_tiny"
-    assert load_encoder("./crate_tiny")[1].architecture == "aot_admm_tiny"
+    assert open_model("crate_tiny", random_init=True, num_classes=0)[1].architecture == "crate_tiny"
+    assert open_model("./crate_tiny", num_classes=0)[1].architecture == "aot_admm_tiny"
 
 
 def test_the_digest_sees_every_bit_and_every_name() -> None:
@@ -50,13 +50,13 @@ def test_the_digest_sees_every_bit_and_every_name() -> None:
 
 
 def test_unknown_names_and_missing_weights_are_one_line() -> None:
-    with pytest.raises(ValueError, match=r"unknown model 'aot_admm_tinny'; did you mean aot_admm_tiny\?"):
-        load_encoder("aot_admm_tinny")
+    with pytest.raises(ValueError, match=r"unknown model 'aot_admm_tinny' \(nearest known: aot_admm_tiny\)"):
+        open_model("aot_admm_tinny", num_classes=0)
     with pytest.raises(ValueError, match=r"no weights of that name; --random-init .* hf-hub:ORG/NAME in its place"):
-        load_encoder("vit_tiny_mlpfree")
+        open_model("vit_tiny_mlpfree", num_classes=0)
     with pytest.raises(ValueError, match="hf-hub:org/name"):
-        load_encoder("org/name")
-    assert load_encoder("vit_tiny_mlpfree", random_init=True)[1].name == "vit_tiny_mlpfree"
+        open_model("org/name", num_classes=0)
+    assert open_model("vit_tiny_mlpfree", random_init=True, num_classes=0)[1].name == "vit_tiny_mlpfree"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_hostile_configuration_is_refused(changes: dict[str, Any], message: st
     run = make_run()
     edit_config(run, **changes)
     with pytest.raises(ValueError, match=message):
-        load_encoder(str(run))
+        open_model(str(run), num_classes=0)
 
 
 class _Hostile:
@@ -105,7 +105,7 @@ def test_a_model_folder_with_a_hostile_pickle_is_refused(
     (run / "encoder" / "model.safetensors").unlink()
     torch.save({"state_dict": _Hostile()}, run / "encoder" / "pytorch_model.bin")
     with pytest.raises(ValueError, match="encoder"):
-        load_encoder(str(run))
+        open_model(str(run), num_classes=0)
     assert not (tmp_path / "ran-the-code").exists()
 
 
@@ -114,4 +114,4 @@ def test_damaged_weights_are_named(make_run: MakeRun) -> None:
     weights = run / "encoder" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"model\.safetensors: not a readable safetensors file"):
-        load_encoder(str(run))
+        open_model(str(run), num_classes=0)
