@@ -15,6 +15,7 @@ from timm.optim.muon import (
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from aotadmm_timm import distributed
 from aotadmm_timm.runs.environment import native_bf16
 
 # How a weight is cut into blocks that are orthogonalized one by one: along its rows (True) or columns, and how many.
@@ -38,8 +39,9 @@ class Muon(torch.optim.Optimizer):
         ns_steps, ns_coefficients, adjust_lr_fn: as in timm's Muon.
         fallback_lr_scale: AdamW's learning rate over lr.
         betas, eps: AdamW's.
-    Differs from timm's Muon: equal shapes are one batched product; AdamW is torch's fused one with its usual betas; a
-        matrix can be cut into blocks; which parameters are served is said by groups and not by shape alone.
+    Differs from timm's Muon: equal shapes are one batched product, shared out over the ranks of a process group; AdamW
+        is torch's fused one with its usual betas; a matrix can be cut into blocks; which parameters are served is said
+        by groups and not by shape alone.
     """
 
     def __init__(
@@ -96,13 +98,9 @@ class Muon(torch.optim.Optimizer):
                 alike[source.shape[1:], p.device, group["ns_steps"], group["ns_coefficients"]].append(
                     (group, p, source)
                 )
-        for (shape, device, steps, coefficients), entries in alike.items():
-            orthogonal = zeropower_via_newtonschulz(
-                torch.cat([source for _, _, source in entries]),
-                steps,
-                resolve_ns_coefficients(coefficients, _COEFFICIENTS),
-                dtype=torch.bfloat16 if native_bf16(device) else torch.float32,
-            )
+        for turn, ((shape, _, steps, coefficients), entries) in enumerate(alike.items()):
+            stack = torch.cat([source for _, _, source in entries])
+            orthogonal = _orthogonalized(stack, steps, resolve_ns_coefficients(coefficients, _COEFFICIENTS), turn)
             sizes = [len(source) for _, _, source in entries]
             for (group, p, _), part in zip(entries, orthogonal.split(sizes), strict=True):
                 rows, _ = group["cut"]
@@ -143,6 +141,24 @@ class Muon(torch.optim.Optimizer):
             eps=group["eps"],
             maximize=False,
         )
+
+
+def _orthogonalized(stack: Tensor, steps: int, coefficients: Any, turn: int) -> Tensor:
+    """orth of matrices (n, rows, columns), the work shared by the ranks: all have the same gradients.
+
+    `turn` moves the shares on by one rank, so that a shape with a single matrix is not always the first rank's.
+    """
+    dtype = torch.bfloat16 if native_bf16(stack.device) else torch.float32
+    world, rank = distributed.world_size(), distributed.rank()
+    shares = stack.tensor_split(world)
+    order = [(r + turn) % world for r in range(world)]  # which share a rank takes
+    mine = shares[order[rank]]
+    done = zeropower_via_newtonschulz(mine, steps, coefficients, dtype=dtype) if len(mine) else mine.to(dtype)
+    if world == 1:
+        return done
+    sizes = [len(shares[share]) for share in order]
+    parts = dict(zip(order, distributed.all_gather(done, sizes=sizes).split(sizes), strict=True))
+    return torch.cat([parts[share] for share in range(world)])
 
 
 def _blocks(x: Tensor, cut: Cut) -> Tensor:

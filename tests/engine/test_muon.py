@@ -2,13 +2,16 @@
 
 import io
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+from processes import run_processes
 from timm.optim import Muon as TimmMuon
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import aotadmm_timm  # noqa: F401
 from aotadmm_timm.engine.muon import Muon
@@ -212,6 +215,39 @@ def test_weights_are_decayed_only_where_they_are_meant_to_be() -> None:
 def test_refused_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Method().optimizer(opt_kwargs=options)
+
+
+def trained_weights(seed: int) -> tuple[list[Tensor], int]:
+    """Weights after two steps, and how many matrices this process orthogonalized itself."""
+    method = Method()
+    optimizer = method.optimizer()
+    with CountedProducts() as counted:
+        for step in range(2):
+            gradients(method.parameters(), seed + step)
+            optimizer.step()
+    return [p.detach() for p in method.parameters()], counted.matrices
+
+
+class CountedProducts(TorchDispatchMode):
+    """Counts the matrices that batched products, of which an orthogonalization has fifteen, are made of."""
+
+    matrices = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.baddbmm.out:
+            self.matrices += len(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_processes_share_the_work_and_agree(tmp_path: Path) -> None:
+    alone, work = trained_weights(5)
+    shared = run_processes(trained_weights, 2, 5, folder=tmp_path)
+    assert work > 0
+    assert sum(matrices for _, matrices in shared) == work
+    assert all(0.3 * work < matrices < 0.7 * work for _, matrices in shared)
+    for p, q, r in zip(alone, *(weights for weights, _ in shared), strict=True):
+        assert torch.equal(q, r)
+        torch.testing.assert_close(p, q, rtol=0, atol=2e-4)
 
 
 def test_a_parameter_without_gradient_is_left_alone() -> None:
