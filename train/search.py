@@ -31,6 +31,7 @@ from aotadmm_timm.engine.subject import load_subject
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.runs.comparison import as_markdown
 from aotadmm_timm.runs.environment import commit
+from aotadmm_timm.runs.flags import as_flags
 from aotadmm_timm.runs.folder import write_text
 from aotadmm_timm.runs.places import placeless_command
 from aotadmm_timm.runs.trials import Trial, draw_path, read_trials, trial_rows, write_trials
@@ -48,25 +49,9 @@ class Config:
     results: str | None = option(None, "Markdown file whose table is made anew; nothing is trained")
 
 
-def flags(options: dict[str, Any]) -> list[str]:
-    """Options as the arguments of a script."""
-    words = []
-    for key, value in options.items():
-        flag = "--" + key.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, dict):
-            words += [flag, *(f"{k}={v}" for k, v in value.items())]
-        elif isinstance(value, list):
-            words += [flag, *map(str, value)]
-        else:
-            words += [flag, "none" if value is None else str(value)]
-    return words
-
-
 def attempt(trial: Trial, base: dict[str, Any], folder: Path) -> Trial:
     """Train and score one trial; what ends in an error of the user's leaves a record of its message."""
-    words = flags({**base, **trial.options, "seed": trial.seed, "evaluate": False})
+    words = as_flags({**base, **trial.options, "seed": trial.seed, "evaluate": False})
     command = placeless_command(shlex.join(["python", "train/lejepa.py", *words]))
     trial = dataclasses.replace(trial, command=command, commit=commit())
     metrics = folder / "metrics.json"

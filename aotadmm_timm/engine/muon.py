@@ -40,8 +40,8 @@ class Muon(torch.optim.Optimizer):
         fallback_lr_scale: AdamW's learning rate over lr.
         betas, eps: AdamW's.
     Differs from timm's Muon: equal shapes are one batched product, shared out over the ranks of a process group; AdamW
-        is torch's fused one with its usual betas; a matrix can be cut into blocks; which parameters are served is said
-        by groups and not by shape alone.
+        is torch's fused one; a matrix can be cut into blocks; which parameters are served is said by groups and not by
+        shape alone.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Muon(torch.optim.Optimizer):
         ns_coefficients: str = "quintic",
         adjust_lr_fn: str = "match_rms_adamw",
         fallback_lr_scale: float = 1.0,
-        betas: Sequence[float] = (0.9, 0.999),
+        betas: Sequence[float] = (0.9, 0.95),
         eps: float = 1e-8,
     ) -> None:
         if not 0 <= momentum < 1:

@@ -57,6 +57,7 @@ def initialize(backbone: Any, source: str, img_size: int) -> None:
     """Give a backbone without classifier the weights, and the normalization of images, that `source` holds.
 
     Weights of a narrower model of the same family are widened (`models.widening`); both then compute the same features.
+    For patches of another size stem and positions are interpolated, and features are nearly the same.
 
     Args:
         source: as in `open_model`; img_size: side of its images [pixels].
@@ -64,6 +65,8 @@ def initialize(backbone: Any, source: str, img_size: int) -> None:
     """
     start: Any
     start, _ = open_model(source, num_classes=0, img_size=img_size)
+    if (patch := _patch_size(backbone)) not in (None, _patch_size(start)):
+        start, _ = open_model(source, num_classes=0, img_size=img_size, model_kwargs={"patch_size": patch})
     weights, own = start.state_dict(), backbone.state_dict()
     try:
         if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
@@ -83,6 +86,10 @@ def initialize(backbone: Any, source: str, img_size: int) -> None:
         raise WeightsMismatch(f"--initial-checkpoint {source}: {err}") from None
     data = {key: start.pretrained_cfg[key] for key in ("mean", "std")}
     backbone.pretrained_cfg = backbone.default_cfg = {**backbone.pretrained_cfg, **data}
+
+
+def _patch_size(model: Any) -> Any:
+    return getattr(getattr(model, "patch_embed", None), "patch_size", None)
 
 
 def _heads(model: Any) -> list[int]:

@@ -117,7 +117,9 @@ def test_three_steps_are_those_of_timm_on_each_head_and_of_adamw_on_the_rest() -
     blocks = [block for _, some in parts.values() for block in some]
     muon = TimmMuon(blocks, lr=0.02, weight_decay=0.1, momentum=0.8, nesterov=True)
     adamw = torch.optim.AdamW(
-        [{"params": list(alone.values()), "weight_decay": decay} for decay, alone in rest.items()], lr=0.006
+        [{"params": list(alone.values()), "weight_decay": decay} for decay, alone in rest.items()],
+        lr=0.006,
+        betas=(0.9, 0.95),
     )
     for step in range(3):
         gradients(method.parameters(), step)

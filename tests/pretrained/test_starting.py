@@ -65,6 +65,17 @@ def test_a_backbone_starts_from_a_model_of_its_width_or_a_narrower_one(tmp_path:
     assert tuple(backbone.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)
 
 
+def test_finer_patches_see_what_the_stored_ones_see_in_a_larger_image(tmp_path: Path) -> None:
+    source = save(tmp_path)
+    backbone = timm.create_model("test_aot_admm", num_classes=0, patch_size=4)
+    initialize(backbone, source, 32)
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    small, large = (torch.nn.functional.interpolate(images, size, mode="bicubic") for size in (32, 64))
+    start, _ = open_model(source, num_classes=0, img_size=64)
+    got, want = (z - z.mean(0) for z in (backbone.eval()(small), start(large)))
+    assert torch.cosine_similarity(got, want).min() > 0.9
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
