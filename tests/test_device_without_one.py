@@ -69,14 +69,14 @@ def test_models(fake: FakeTensorMode, name: str, side: int, dtype: torch.dtype |
 )
 def test_methods(fake: FakeTensorMode, make: Any) -> None:
     backbone = timm.create_model("test_aot_admm", num_classes=0, dynamic_img_size=True)
-    method: Method = make(backbone, projector_dims=(32, 16))
+    method: Method = make(backbone, projector=(32, 16))
     with fake:
         on_gpu(method)
         views = Views(torch.empty(2, 8, 3, 32, 32, device="cuda"), torch.empty(4, 8, 3, 16, 16, device="cuda"))
         for step in range(2):
             with torch.autocast("cuda", torch.bfloat16):
-                terms = method(views, step)
-    assert (terms["loss"].shape, terms["loss"].device.type, terms["loss"].dtype) == ((), "cuda", torch.float32)
+                loss = method(views, step).loss
+    assert (loss.shape, loss.device.type, loss.dtype) == ((), "cuda", torch.float32)
 
 
 def test_gradient_of_sigreg(fake: FakeTensorMode) -> None:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from aotadmm_timm import distributed
 from aotadmm_timm.engine.backbone import average_batch_norm
 from aotadmm_timm.losses import REGULARIZERS, SACReg, SIGReg, build_regularizer, invariance, pairwise_invariance
-from aotadmm_timm.methods import LambdaJEPA, LeJEPA, Method, Views
+from aotadmm_timm.methods import LambdaJEPA, LeJEPA, Method, Plan, Views
 from aotadmm_timm.methods.calibration import gradient_norms
 from aotadmm_timm.methods.projector import BatchNorm
 
@@ -76,8 +76,8 @@ LOSSES |= {f"{name}, by name": by_name(name) for name in REGULARIZERS}
 def method(name: str) -> Method:
     vit = tiny_vit()
     if name == "lejepa":
-        return LeJEPA(vit, projector_dims=(16, 8), num_slices=32, backbone_sacreg=0.1, backbone_sigreg=0.1)
-    return LambdaJEPA(vit, projector_dims=(16, 8), target="ema" if name == "lambda-jepa ema" else "pairwise")
+        return LeJEPA(vit, projector=(16, 8), num_slices=32, backbone_sacreg=0.1, backbone_sigreg=0.1)
+    return LambdaJEPA(vit, projector=(16, 8), target="ema" if name == "lambda-jepa ema" else "pairwise")
 
 
 METHODS = ("lejepa", "lambda-jepa", "lambda-jepa ema")
@@ -88,18 +88,19 @@ def train(name: str, world: int, rank: int | None) -> dict[str, Any]:
     module = method(name)
     model: nn.Module = module if rank is None else DistributedDataParallel(module, **distributed.OWN_BUFFERS)
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-4)
+    module.begin(Plan(STEPS, STEPS, 8, 2, 1))
     losses, gradient = [], torch.zeros(0)
     for step in range(STEPS):
         part = [view[:, rows(world, rank)] for view in random_views(sum(SPLITS[world]), seed=step)]  # type: ignore[index]
         out = model(Views(*part), step)
         optimizer.zero_grad()
-        out["loss"].backward()
+        out.loss.backward()
         if step == 0:
             gradient = torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
         optimizer.step()
-        if isinstance(module, LambdaJEPA):
-            module.update(step, STEPS)
-        losses.append({key: float(value.detach()) for key, value in out.items() if key in (*module.weights(), "loss")})
+        module.after_step(step)
+        terms = {name: out.terms[name] for name in module.weights() if name in out.terms}
+        losses.append({key: float(value.detach()) for key, value in {"loss": out.loss, **terms}.items()})
     return {"losses": losses, "gradient": gradient, "state": copy.deepcopy(module.state_dict())}
 
 

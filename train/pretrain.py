@@ -1,0 +1,27 @@
+"""Pretraining of any timm backbone by any method, one of this package or your own.
+
+    python train/pretrain.py --method lejepa                          as train/lejepa.py, with the method's own defaults
+    python train/pretrain.py --method my_method.py:MyMethod           a class of yours, see README
+    python train/pretrain.py --method my_method.py:MyMethod --help    its constructor's arguments are options
+
+The default data are scikit-learn's digits. A run ends with a table of frozen features' scores.
+"""
+
+from dataclasses import dataclass
+
+from aotadmm_timm.cli import option, peek, run
+from aotadmm_timm.engine.pretrain_options import PretrainConfig
+from aotadmm_timm.engine.pretrain_script import MethodScript
+
+
+@dataclass(frozen=True)
+class Config(PretrainConfig):
+    method: str = option("lejepa", "lejepa, lambda_jepa or FILE.py:CLASS, a subclass of methods.Method")
+
+
+def main() -> None:
+    MethodScript(peek(Config, "method"), base=Config).main(__doc__)
+
+
+if __name__ == "__main__":
+    run(main)
