@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.engine.online_probe import OnlineProbe
 from aotadmm_timm.losses import gaussianity, harmonics
-from aotadmm_timm.methods import LambdaJEPA, LeJEPA, Method, Views
+from aotadmm_timm.methods import BYOL, DINO, LambdaJEPA, LeJEPA, Method, Plan, SimCLR, SimDINO, VICReg, Views, VISReg
 
 
 @pytest.fixture
@@ -62,7 +62,12 @@ def test_models(fake: FakeTensorMode, name: str, side: int, dtype: torch.dtype |
     [
         LeJEPA,
         partial(LeJEPA, form="sum", target="all", pool_views=True),
-        partial(LeJEPA, backbone_sacreg=0.1, backbone_sigreg=0.1),
+        SimCLR,
+        BYOL,
+        partial(DINO, prototypes=32),
+        SimDINO,
+        VICReg,
+        VISReg,
         LambdaJEPA,
         partial(LambdaJEPA, target="ema"),
     ],
@@ -72,6 +77,7 @@ def test_methods(fake: FakeTensorMode, make: Any) -> None:
     method: Method = make(backbone, projector=(32, 16))
     with fake:
         on_gpu(method)
+        method.begin(Plan(2, 1, 8, 2, 4))
         views = Views(torch.empty(2, 8, 3, 32, 32, device="cuda"), torch.empty(4, 8, 3, 16, 16, device="cuda"))
         for step in range(2):
             with torch.autocast("cuda", torch.bfloat16):

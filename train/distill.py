@@ -73,9 +73,7 @@ def main() -> None:
             student, Teacher(teacher()), criterion(cfg), distill_type="hard", task_loss_weight=0.5, verbose=False
         )
 
-    train_supervised(
-        cfg, f"distill_{cfg.model}", make_model, make_task
-    )
+    train_supervised(cfg, f"distill_{cfg.model}", make_model, make_task)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,17 @@ from aotadmm_timm.errors import UserError, nearest
 
 from .plugin import import_file
 
-_FOLDER = Path(__file__).parents[1] / "methods"
+METHOD_FOLDER = Path(__file__).parents[1] / "methods"
 # name: class, in the file of that name in methods/
 METHODS = {
     "lejepa": "LeJEPA",
     "lambda_jepa": "LambdaJEPA",
+    "simclr": "SimCLR",
+    "byol": "BYOL",
+    "dino": "DINO",
+    "simdino": "SimDINO",
+    "vicreg": "VICReg",
+    "visreg": "VISReg",
 }
 
 
@@ -23,7 +29,7 @@ def locate(method: str) -> tuple[Path, str]:
     Raises: UserError naming what is near.
     """
     if method in METHODS:
-        return _FOLDER / f"{method}.py", METHODS[method]
+        return METHOD_FOLDER / f"{method}.py", METHODS[method]
     file, colon, name = method.rpartition(":")
     if not colon:
         known = ", ".join(METHODS)
@@ -55,6 +61,14 @@ def load_method(method: str) -> Any:
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"--method {method}: {name} is not a subclass of aotadmm_timm.methods.Method")
     return found
+
+
+def make_backbone_terms(backbone: Any, **arguments: Any) -> Any:
+    """The regularizers of a backbone that stand beside a method's own terms."""
+    from aotadmm_timm.methods.backbone_terms import BackboneTerms
+    from aotadmm_timm.methods.multi_view import feature_width
+
+    return BackboneTerms(feature_width(backbone), **arguments)
 
 
 def short_name(method: str) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from aotadmm_timm.data import if_there
+from aotadmm_timm.data import Images, if_there
 from aotadmm_timm.data.batches import Batch
+from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.methods.base import Method, Output, Plan
@@ -37,25 +38,18 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], Method
     """
     session = Session(cfg, f"{short_name(name)}_{cfg.model}")
     crop = multi_crop(cfg)
-    sizes = [cfg.img_size or crop.global_size, crop.global_size] + ([crop.local_size] if crop.num_local else [])
-
-    def backbone_of_seed() -> tuple[Any, str, dict[str, Any]]:
-        torch.manual_seed(cfg.seed)
-        return create_backbone(cfg.model, sizes, model_kwargs=cfg.model_kwargs, small_image_stem=cfg.small_image_stem)
-
-    backbone, architecture, model_args = backbone_of_seed()
+    backbone, architecture, model_args = _backbone(cfg, crop)
     if cfg.initial_checkpoint:
-        initialize(backbone, cfg.initial_checkpoint, sizes[0])
+        initialize(backbone, cfg.initial_checkpoint, _sizes(cfg, crop)[0])
     crop = crop.replace(mean=backbone.pretrained_cfg["mean"], std=backbone.pretrained_cfg["std"])
     batches = session.batches(load_split(cfg, "train", labels=False), crop)
     train = batches.images
-    scored = cfg.evaluate and train.has_labels
     # Opened now: a test set that cannot be used is no news for the end of a run. It is read there.
+    scored = cfg.evaluate and train.has_labels
     test = if_there(lambda: load_split(cfg, "test", classes=train.classes)) if scored else None
 
     method = build(backbone).to(session.device)
-    plan = Plan(session.steps, session.steps_per_epoch, cfg.batch_size, crop.num_global, crop.num_local)
-    _begin(method, plan, cfg)
+    _begin(method, Plan(session.steps, session.steps_per_epoch, cfg.batch_size, crop.num_global, crop.num_local), cfg)
     online: OnlineProbe | None = None
     if train.has_labels and len(train.classes) > 1:
         online = OnlineProbe(feature_width(backbone), len(train.classes)).to(session.device)
@@ -78,37 +72,54 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], Method
             return output
         return output._replace(terms={**output.terms, "online_probe": online(output.features, batch.labels)})
 
-    probe = HeldOutProbe(train, session.encoder, num_workers=session.workers) if train.has_labels else dict
-    probe_every = cfg.probe_every or max(1, round(cfg.epochs / 10))
-
-    def after_epoch(epoch: int, output: Output) -> dict[str, float]:
-        scores = method.diagnostics(output, epoch)
-        if epoch % probe_every == 0 or epoch == cfg.epochs:
-            scores |= probe()
-            if session.main:
-                session.curves()
-        return scores
-
     session.fit(
-        compute,
-        weight_decay=method.weight_decay,
-        after_backward=method.after_backward,
-        after_step=method.after_step,
-        after_epoch=after_epoch,
-    )
+        compute, weight_decay=method.weight_decay, after_backward=method.after_backward, after_step=method.after_step,
+        after_epoch=_Glance(cfg, session, method, train),
+    )  # fmt: skip
     metrics = {**session.measures(), "convention": method.convention()}
     session.save(metrics, model_args=model_args)
-    lines = []
     if scored:
-        untrained = backbone_of_seed()[0].to(session.device)
+        untrained = _backbone(cfg, crop)[0].to(session.device)
         metrics |= final_scores(train, test, session.encoder, untrained, num_workers=session.workers)
-        if session.main:
-            table = {key: metrics[key] for key in ("pretrained", "untrained", "pixels")}
-            lines = [format_table(table, metrics["evaluated_on"]), ""]
-    session.finish(metrics, *lines)
-    if session.main:
-        print(f"next: python train/evaluate.py {session.run.path} --dataset {cfg.dataset}")
+    _report(session, metrics)
     return metrics
+
+
+def _sizes(cfg: PretrainConfig, crop: MultiCrop) -> list[int]:
+    """Sides of the images that the backbone sees [pixels]; the first is the one it is made for."""
+    return [cfg.img_size or crop.global_size, crop.global_size] + ([crop.local_size] if crop.num_local else [])
+
+
+def _backbone(cfg: PretrainConfig, crop: MultiCrop) -> tuple[Any, str, dict[str, Any]]:
+    """The untrained backbone of the run's seed, its registered name, and the arguments that build it again."""
+    torch.manual_seed(cfg.seed)
+    return create_backbone(
+        cfg.model, _sizes(cfg, crop), model_kwargs=cfg.model_kwargs, small_image_stem=cfg.small_image_stem
+    )
+
+
+class _Glance:
+    """After an epoch: the method's diagnostics; every few epochs an offline probe and a new curves.png."""
+
+    def __init__(self, cfg: PretrainConfig, session: Session, method: Method, train: Images) -> None:
+        self.session, self.method, self.epochs = session, method, cfg.epochs
+        self.every = cfg.probe_every or max(1, round(cfg.epochs / 10))
+        self.probe = HeldOutProbe(train, session.encoder, num_workers=session.workers) if train.has_labels else dict
+
+    def __call__(self, epoch: int, output: Output) -> dict[str, float]:
+        scores = self.method.diagnostics(output, epoch)
+        if epoch % self.every == 0 or epoch == self.epochs:
+            scores |= self.probe()
+            if self.session.main:
+                self.session.curves()
+        return scores
+
+
+def _report(session: Session, metrics: dict[str, Any]) -> None:
+    rows: dict[str, Any] = {key: metrics[key] for key in ("pretrained", "untrained", "pixels") if key in metrics}
+    session.finish(metrics, *([format_table(rows, metrics["evaluated_on"]), ""] if rows else []))
+    if session.main:
+        print(f"next: python train/evaluate.py {session.run.path} --dataset {session.cfg.dataset}")
 
 
 def _begin(method: Method, plan: Plan, cfg: PretrainConfig) -> None:

@@ -138,13 +138,13 @@ class Session:
     ) -> None:
         """Train to the end; the arguments as in `Loop` and `Method`."""
         cfg = self.cfg
-        decayed = [group for group in self.optimizer.param_groups if group["weight_decay"] > 0]
+        decays = [group["weight_decay"] for group in self.optimizer.param_groups]  # a resume makes new groups
 
         def before(step: int) -> None:
             self.schedule.step_update(num_updates=step)
             if weight_decay is not None:
-                for group in decayed:
-                    group["weight_decay"] = weight_decay(step, cfg.weight_decay)
+                for group, base in zip(self.optimizer.param_groups, decays, strict=True):
+                    group["weight_decay"] = weight_decay(step, base) if base else 0.0
 
         def after(done: int) -> None:
             average_batch_norm(self.model)

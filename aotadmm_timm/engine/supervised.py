@@ -4,7 +4,7 @@ A script hands `train_supervised` two functions: one that makes the model for a 
 a task of `timm.task`: forward(images, targets) -> {"loss", "output", other terms}.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -71,27 +71,7 @@ def train_supervised(
         },
     )  # fmt: skip
     if session.main:
-        print(
-            f"{session.config['architecture']} on {cfg.dataset}: {session.images_in_words()} of {size}x{size}, "
-            f"{classes} classes, {session.steps_in_words()}"
-        )
-        print(f"new parameters: {', '.join(new) or 'none, the classifier is kept'}")
-        if layer_decay is not None:
-            rates = sorted({round(g.get("lr_scale", 1.0), 6) for g in session.optimizer.param_groups})
-            print(f"learning rates by depth: {', '.join(f'{cfg.lr * r:.3g}' for r in rates)}")
-    mixup = Mixup(cfg.mixup, cfg.cutmix, label_smoothing=cfg.smoothing, num_classes=classes) if cfg.mixes else None
-
-    def compute(batch: Batch, step: int) -> Output:
-        images, labels = batch.views[0][0], batch.labels.to(session.device)
-        targets = labels
-        if mixup is not None:
-            even = len(images) // 2 * 2  # an unreadable image may have left an odd number
-            images, targets = mixup(images[:even], labels[:even])
-        terms = dict(module(images, targets))
-        loss, output = terms.pop("loss"), terms.pop("output")
-        if mixup is None:
-            terms["train_accuracy"] = (output.detach().argmax(1) == labels).float().mean()
-        return Output(loss, terms)
+        _announce(session, size, new, layer_decay)
 
     def after_epoch(epoch: int, output: Output) -> dict[str, float]:
         share, _ = accuracy(session.encoder, test, num_workers=session.workers)
@@ -99,12 +79,46 @@ def train_supervised(
             session.curves()
         return {"test_accuracy": share}
 
-    session.fit(compute, after_epoch=after_epoch)
+    session.fit(_Compute(cfg, module, classes, session.device), after_epoch=after_epoch)
     share, count = accuracy(session.encoder, test, num_workers=session.workers)
     metrics = {"accuracy": share, "evaluated_on": where, "test_images": count, **session.measures()}
     session.save(metrics)
     session.finish(metrics, f"accuracy {100 * share:.2f} % on {where} (n = {count})")
     return metrics
+
+
+class _Compute:
+    """A batch of one view each and its labels, mixed if asked for -> the task's loss and terms."""
+
+    def __init__(self, cfg: SupervisedConfig, module: nn.Module, classes: int, device: torch.device) -> None:
+        self.module, self.device = module, device
+        mixed = cfg.mixup, cfg.cutmix
+        self.mixup = Mixup(*mixed, label_smoothing=cfg.smoothing, num_classes=classes) if cfg.mixes else None
+
+    def __call__(self, batch: Batch, step: int) -> Output:
+        images, labels = batch.views[0][0], batch.labels.to(self.device)
+        targets = labels
+        if self.mixup is not None:
+            even = len(images) // 2 * 2  # an unreadable image may have left an odd number
+            images, targets = self.mixup(images[:even], labels[:even])
+        terms = dict(self.module(images, targets))
+        loss, output = terms.pop("loss"), terms.pop("output")
+        if self.mixup is None:
+            terms["train_accuracy"] = (output.detach().argmax(1) == labels).float().mean()
+        return Output(loss, terms)
+
+
+def _announce(session: Session, size: int, new: Sequence[str], layer_decay: float | None) -> None:
+    """What is about to be trained; the parameters that no checkpoint gave; rates, if they differ by depth."""
+    cfg, config = session.cfg, session.config
+    print(
+        f"{config['architecture']} on {cfg.dataset}: {session.images_in_words()} of {size}x{size}, "
+        f"{config['model_args']['num_classes']} classes, {session.steps_in_words()}"
+    )
+    print(f"new parameters: {', '.join(new) or 'none, the classifier is kept'}")
+    if layer_decay is not None:
+        rates = sorted({round(g.get("lr_scale", 1.0), 6) for g in session.optimizer.param_groups})
+        print(f"learning rates by depth: {', '.join(f'{cfg.lr * r:.3g}' for r in rates)}")
 
 
 def _splits(cfg: SupervisedConfig) -> tuple[Images, Images, str]:

@@ -1,11 +1,13 @@
 """Regularizers on the backbone itself, beside any method's own loss: lambda-JEPA's term and its control."""
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from aotadmm_timm.losses import SACReg, SIGReg
 
 from .base import Terms
-from .feature_tap import FeatureTap, TapName
+from .feature_tap import FeatureTap
 
 
 class BackboneTerms(nn.Module):
@@ -13,10 +15,13 @@ class BackboneTerms(nn.Module):
 
     Args:
         width: of the features.
-        sacreg, sigreg: weights; a term of weight 0 is not computed.
-        slice_dim: width of SACReg's slices, by default a third of the features'. buffer: past batches it keeps.
-        tap: which features they see, see `FeatureTap`.
-        num_slices: SIGReg's directions. seed: of directions and slices.
+        backbone_sacreg: weight of SACReg on the backbone's view centers; a term of weight 0 is not computed.
+        backbone_sigreg: weight of SIGReg on the same centers, the control that differs in the statistic only.
+        backbone_slice_dim: width of SACReg's slices; a third of the features if not given.
+        backbone_buffer: past batches among SACReg's centers [batches]; keep 4 slice widths of rows.
+        tap: backbone features that these two see: normalized, or as they are (if signed), see `FeatureTap`.
+        num_slices: random directions per step, of SIGReg.
+        seed: of directions and slices.
     Raises: ValueError for a negative weight.
     """
 
@@ -24,24 +29,24 @@ class BackboneTerms(nn.Module):
         self,
         width: int,
         *,
-        sacreg: float = 0.0,
-        sigreg: float = 0.0,
-        slice_dim: int | None = None,
-        buffer: int = 3,
-        tap: TapName = "norm",
+        backbone_sacreg: float = 0.0,
+        backbone_sigreg: float = 0.0,
+        backbone_slice_dim: int | None = None,
+        backbone_buffer: int = 3,
+        tap: Literal["norm", "features"] = "norm",
         num_slices: int = 256,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if min(sacreg, sigreg) < 0:
-            raise ValueError(f"backbone weights must be at least 0, got {sacreg} and {sigreg}")
-        self.beta = {"backbone_sacreg": sacreg, "backbone_sigreg": sigreg}
+        if min(backbone_sacreg, backbone_sigreg) < 0:
+            raise ValueError(f"backbone weights must be at least 0, got {backbone_sacreg} and {backbone_sigreg}")
+        self.beta = {"backbone_sacreg": backbone_sacreg, "backbone_sigreg": backbone_sigreg}
         self.tap = FeatureTap(tap)
         self.statistics = nn.ModuleDict()
-        if sacreg:
-            width = slice_dim or max(1, width // 3)
-            self.statistics["backbone_sacreg"] = SACReg(width, buffer_batches=buffer, seed=seed, stream=1)
-        if sigreg:
+        if backbone_sacreg:
+            slice_dim = backbone_slice_dim or max(1, width // 3)
+            self.statistics["backbone_sacreg"] = SACReg(slice_dim, buffer_batches=backbone_buffer, seed=seed, stream=1)
+        if backbone_sigreg:
             self.statistics["backbone_sigreg"] = SIGReg(num_slices, seed=seed)
 
     def convention(self) -> dict[str, str | float]:

@@ -4,24 +4,24 @@ from contextlib import suppress
 from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from aotadmm_timm.evaluation.expansion_diagnostics import expansion_diagnostics
 from aotadmm_timm.losses import Regularizer, SIGReg, build_regularizer, invariance, name_of, needs_normalize
 from aotadmm_timm.losses.directions import unit_directions
-from aotadmm_timm.precision import at_least_float32
 from aotadmm_timm.theory.objective import normalize_energy
 
 from .backbone_terms import BackboneTerms
-from .base import Output, Parts, WeightedSum
-from .multi_view import Views, backbone_features, feature_width
+from .base import Output, Terms
+from .joint_embedding import JointEmbedding, in_words
+from .multi_view import Views, feature_width
 from .projector import Projector
 
 Form = Literal["convex", "sum"]
 Target = Literal["global", "all"]
 
 
-class LeJEPA(WeightedSum):
+class LeJEPA(JointEmbedding):
     """(1 - lamb) inv + lamb SIGReg   (LeJEPA, arXiv:2511.08544; AoT-ADMM Eq. 19 and Algorithm 1)
 
     inv is the mean over all views of the squared distance to the mean embedding of the global views. All views enter
@@ -42,11 +42,7 @@ class LeJEPA(WeightedSum):
             or (V B, D) with pool_views; in Python also the function itself.
         normalize: center each view's embeddings and scale them to tr Sigma = D before both terms: the two conditions
             of Theorem 1, which the coding rate needs as a regularizer (without them R has no maximum).
-        backbone_sacreg: weight of SACReg on the backbone (lambda-JEPA, section 3.3), on centres of global views.
-        backbone_sigreg: weight of SIGReg on the same centres, the control that differs in the statistic only.
-        tap: which features of the backbone those two see, see `FeatureTap`.
-        backbone_slice_dim: width of SACReg's slices, by default a third of the features'.
-        backbone_buffer: past batches SACReg keeps.
+        backbone_terms: regularizers of the backbone's features beside these terms.
         seed: of the random directions and slices.
     """
 
@@ -63,24 +59,17 @@ class LeJEPA(WeightedSum):
         directions: Literal["iid", "orthogonal", "sobol"] = "iid",
         regularizer: str | Regularizer | None = None,
         normalize: bool = False,
-        backbone_sacreg: float = 0.0,
-        backbone_sigreg: float = 0.0,
-        tap: Literal["norm", "features"] = "norm",
-        backbone_slice_dim: int | None = None,
-        backbone_buffer: int = 3,
+        backbone_terms: BackboneTerms | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__()
         if form not in get_args(Form) or target not in get_args(Target):
             raise ValueError(f"form is one of {get_args(Form)}, target of {get_args(Target)}, got {form!r}, {target!r}")
         if lamb < 0 or (form == "convex" and lamb > 1):
             raise ValueError(f"lamb must be in [0, 1] in the convex form, at least 0 in the sum form, got {lamb}")
-        width = feature_width(backbone)
+        head = Projector(feature_width(backbone), *projector) if projector else nn.Identity()
+        super().__init__(backbone, head, backbone_terms)
         self.lamb, self.form, self.target, self.pool_views = lamb, form, target, pool_views
-        self.backbone = backbone
-        self.projector = Projector(width, *projector) if projector else nn.Identity()
-        self.projector_dims = tuple(projector or ())
-        self.normalize = normalize
+        self.projector_dims, self.normalize, self.seed = projector, normalize, seed
         if regularizer is None or isinstance(regularizer, str):
             spec = regularizer or "sigreg"
             self.normalize = normalize or needs_normalize(spec)
@@ -88,17 +77,8 @@ class LeJEPA(WeightedSum):
                 spec, num_slices=num_slices, seed=seed, directions=directions, normalize=self.normalize
             )
         self.regularizer = regularizer
-        self.seed = seed
-        self.backbone_terms = BackboneTerms(
-            width, sacreg=backbone_sacreg, sigreg=backbone_sigreg, slice_dim=backbone_slice_dim,
-            buffer=backbone_buffer, tap=tap, num_slices=num_slices, seed=seed,
-        )  # fmt: skip
 
-    def weights(self) -> dict[str, float]:
-        inv = 1 - self.lamb if self.form == "convex" else 1.0
-        return {"inv": inv, self._regularizer_name: self.lamb, **self.backbone_terms.beta}
-
-    def convention(self) -> dict[str, str | float]:
+    def choices(self) -> dict[str, str | float]:
         return {
             "method": "LeJEPA",
             "form": self.form,
@@ -106,26 +86,24 @@ class LeJEPA(WeightedSum):
             "pooling": "all views" if self.pool_views else "per view",
             "regularizer": "SIGReg" if self._regularizer_name == "sigreg" else name_of(self.regularizer),
             "lamb": self.lamb,
-            "embeddings": "centred, tr Sigma = D" if self.normalize else "as they are",
-            "projector": "-".join(map(str, self.projector_dims)) or "none",
-            **self.backbone_terms.convention(),
+            "embeddings": "centered, tr Sigma = D" if self.normalize else "as they are",
+            "projector": in_words(self.projector_dims),
         }
+
+    def embedding_weights(self) -> dict[str, float]:
+        return {"inv": 1 - self.lamb if self.form == "convex" else 1.0, self._regularizer_name: self.lamb}
 
     @property
     def _regularizer_name(self) -> str:
         return "sigreg" if isinstance(self.regularizer, SIGReg) else "regularizer"
 
-    def parts(self, views: Views, step: int) -> Parts:
-        h = backbone_features(self.backbone, views)
-        z = at_least_float32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
-        if self.normalize:
-            z = normalize_energy(z)
-        num_global = len(views.global_views)
-        target = (z[:num_global] if self.target == "global" else z).mean(0)
+    def prepared(self, z: Tensor) -> Tensor:
+        return normalize_energy(z) if self.normalize else z
+
+    def embedding_terms(self, z: Tensor, views: Views, step: int) -> Terms:
+        target = (z[: len(views.global_views)] if self.target == "global" else z).mean(0)
         rows = z.flatten(0, 1) if self.pool_views else z
-        terms = {"inv": invariance(z, target), self._regularizer_name: self.regularizer(rows, step)}
-        backbone, logged = self.backbone_terms(h, num_global, step)
-        return Parts(terms | backbone, logged, h[0].detach(), z.detach())
+        return {"inv": invariance(z, target), self._regularizer_name: self.regularizer(rows, step)}
 
     def diagnostics(self, output: Output, epoch: int) -> dict[str, float]:
         """How far the embeddings are expanded, in the two languages of Theorem 1 (AoT-ADMM)."""

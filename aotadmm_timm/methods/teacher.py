@@ -12,13 +12,13 @@ class MomentumTeacher(nn.Module):
     """teacher <- m teacher + (1 - m) student after every step; statistics such as BatchNorm's are copied.
 
     Args:
-        student: copied as it is; the copy needs no gradient and stays in eval mode unless `train_mode` is set
-            (BYOL's teacher normalizes by its own batch).
+        student: copied as it is; the copy needs no gradient and stays in eval mode.
+        batch_statistics: let its BatchNorm layers normalize by the batch in training (BYOL).
     """
 
-    def __init__(self, student: nn.Module, *, train_mode: bool = False) -> None:
+    def __init__(self, student: nn.Module, *, batch_statistics: bool = False) -> None:
         super().__init__()
-        self.train_mode = train_mode
+        self.batch_statistics = batch_statistics
         self.average = ModelEmaV3(student, exclude_buffers=True).requires_grad_(False)
         self.train()
 
@@ -28,7 +28,10 @@ class MomentumTeacher(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        self.module.train(mode and self.train_mode)
+        self.module.eval()
+        for layer in self.module.modules():
+            if self.batch_statistics and isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                layer.train(mode)
         return self
 
     def update(self, student: nn.Module, momentum: float) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from aotadmm_timm.losses import SACReg, SIGReg, sigreg
 from aotadmm_timm.losses.directions import unit_directions
-from aotadmm_timm.methods import LeJEPA
+from aotadmm_timm.methods import BackboneTerms, LeJEPA
 from aotadmm_timm.methods.multi_view import backbone_features
 from aotadmm_timm.theory.objective import coding_rate_regularizer
 
@@ -70,7 +70,8 @@ def test_no_projector() -> None:
 
 def test_backbone_terms_are_added_on_centres_of_global_views() -> None:
     plain = LeJEPA(Linear(), projector=(8, 4), num_slices=16)
-    plus = LeJEPA(Linear(), projector=(8, 4), num_slices=16, backbone_sacreg=0.7, backbone_sigreg=0.3)
+    beside = BackboneTerms(6, backbone_sacreg=0.7, backbone_sigreg=0.3, num_slices=16)
+    plus = LeJEPA(Linear(), projector=(8, 4), num_slices=16, backbone_terms=beside)
     plus.load_state_dict(plain.state_dict(), strict=False)
     views = random_views(8)
     before, after = plain(views, STEP), plus(views, STEP)
@@ -96,7 +97,7 @@ def test_users_regularizer_replaces_sigreg() -> None:
 
 
 def test_only_the_loss_has_a_gradient() -> None:
-    method = LeJEPA(tiny_vit(), projector=(8, 4), backbone_sacreg=1.0)
+    method = LeJEPA(tiny_vit(), projector=(8, 4), backbone_terms=BackboneTerms(24, backbone_sacreg=1.0))
     with torch.autocast("cpu", torch.bfloat16):
         out = method(random_views(8), STEP)
     assert not any(value.requires_grad for value in (*out.terms.values(), out.features, out.embeddings))
@@ -121,7 +122,11 @@ def test_convention_states_every_choice() -> None:
         "tap": "none",
     }
     other = LeJEPA(
-        Linear(), form="sum", target="all", pool_views=True, backbone_sacreg=2.0, tap="features"
+        Linear(),
+        form="sum",
+        target="all",
+        pool_views=True,
+        backbone_terms=BackboneTerms(6, backbone_sacreg=2.0, tap="features"),
     ).convention()
     assert (other["form"], other["target"], other["pooling"], other["tap"]) == ("sum", "all", "all views", "features")
 
@@ -133,13 +138,19 @@ def test_convention_states_every_choice() -> None:
         ({"lamb": -0.1, "form": "sum"}, "got -0.1"),
         ({"form": "product"}, "got 'product'"),
         ({"target": "local"}, "'local'"),
-        ({"backbone_sacreg": -1.0}, "got -1.0"),
-        ({"tap": "cls"}, "got 'cls'"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LeJEPA(Linear(), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"backbone_sacreg": -1.0}, "got -1.0"), ({"tap": "cls"}, "got 'cls'")]
+)
+def test_bad_options_of_the_backbones_terms_are_named(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BackboneTerms(6, **options)  # type: ignore[arg-type]
 
 
 def test_theorem_1_conditions_reach_both_terms() -> None:
@@ -153,5 +164,5 @@ def test_theorem_1_conditions_reach_both_terms() -> None:
     inv = sum(((view - (z[0] + z[1]) / 2) ** 2).mean() for view in z) / 3
     reg = sum(coding_rate_regularizer(view) for view in z) / 3
     assert torch.allclose(out.loss, 0.7 * inv + 0.3 * reg, rtol=1e-4)
-    assert method.convention()["embeddings"] == "centred, tr Sigma = D"
+    assert method.convention()["embeddings"] == "centered, tr Sigma = D"
     assert method.convention()["regularizer"] == "coding-rate"
