@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.engine.online_probe import OnlineProbe
 from aotadmm_timm.losses import gaussianity, harmonics
-from aotadmm_timm.methods import BYOL, DINO, LambdaJEPA, LeJEPA, Method, Plan, SimCLR, SimDINO, VICReg, Views, VISReg
+from aotadmm_timm.methods import BYOL, DINO, LambdaJEPA, LeJEPA, Method, Plan, SimCLR, SimDINO, VICReg, Views
 
 
 @pytest.fixture
@@ -67,7 +67,6 @@ def test_models(fake: FakeTensorMode, name: str, side: int, dtype: torch.dtype |
         partial(DINO, prototypes=32),
         SimDINO,
         VICReg,
-        VISReg,
         LambdaJEPA,
         partial(LambdaJEPA, target="ema"),
     ],

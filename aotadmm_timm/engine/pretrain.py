@@ -16,7 +16,6 @@ from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.methods.base import Method, Output, Plan
 from aotadmm_timm.methods.multi_view import Views, feature_width
-
 from aotadmm_timm.pretrained import initialize
 
 from .backbone import create_backbone
