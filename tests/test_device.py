@@ -204,7 +204,7 @@ def test_first_loss_from_batches_on_the_device(device: torch.device) -> None:
     pixels, kept = to_memory(source)
     torch.manual_seed(0)
     backbone = timm.create_model("test_aot_admm", num_classes=0, dynamic_img_size=True)
-    method = LeJEPA(backbone, projector_dims=(32, 16), num_slices=16)
+    method = LeJEPA(backbone, projector=(32, 16), num_slices=16)
     losses = []  # the first in float64 on the CPU
     for where, dtype in ((torch.device("cpu"), torch.float64), (device, torch.float32)):
         loader = MemoryBatches(pixels, kept, DIGITS, EpochSampler(len(kept), 16), where)
@@ -212,7 +212,7 @@ def test_first_loss_from_batches_on_the_device(device: torch.device) -> None:
         assert batch.views[0].device.type == where.type
         assert batch.labels.tolist() == source.labels[batch.indices].tolist()
         views = Views(*(group.to(dtype) for group in batch.views))
-        losses.append(deepcopy(method).to(where, dtype)(views, batch.step)["loss"])
+        losses.append(deepcopy(method).to(where, dtype)(views, batch.step).loss)
     assert losses[0].dtype == torch.float64
     assert losses[1].device.type == device.type
     assert relative_error(losses[1], losses[0]) < 1e-4

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.engine.online_probe import OnlineProbe
 from aotadmm_timm.losses import gaussianity, harmonics
-from aotadmm_timm.methods import LambdaJEPA, LeJEPA, Method, Views
+from aotadmm_timm.methods import BYOL, DINO, LambdaJEPA, LeJEPA, Method, Plan, SimCLR, SimDINO, VICReg, Views
 
 
 @pytest.fixture
@@ -62,21 +62,26 @@ def test_models(fake: FakeTensorMode, name: str, side: int, dtype: torch.dtype |
     [
         LeJEPA,
         partial(LeJEPA, form="sum", target="all", pool_views=True),
-        partial(LeJEPA, backbone_sacreg=0.1, backbone_sigreg=0.1),
+        SimCLR,
+        BYOL,
+        partial(DINO, prototypes=32),
+        SimDINO,
+        VICReg,
         LambdaJEPA,
         partial(LambdaJEPA, target="ema"),
     ],
 )
 def test_methods(fake: FakeTensorMode, make: Any) -> None:
     backbone = timm.create_model("test_aot_admm", num_classes=0, dynamic_img_size=True)
-    method: Method = make(backbone, projector_dims=(32, 16))
+    method: Method = make(backbone, projector=(32, 16))
     with fake:
         on_gpu(method)
+        method.begin(Plan(2, 1, 8, 2, 4))
         views = Views(torch.empty(2, 8, 3, 32, 32, device="cuda"), torch.empty(4, 8, 3, 16, 16, device="cuda"))
         for step in range(2):
             with torch.autocast("cuda", torch.bfloat16):
-                terms = method(views, step)
-    assert (terms["loss"].shape, terms["loss"].device.type, terms["loss"].dtype) == ((), "cuda", torch.float32)
+                loss = method(views, step).loss
+    assert (loss.shape, loss.device.type, loss.dtype) == ((), "cuda", torch.float32)
 
 
 def test_gradient_of_sigreg(fake: FakeTensorMode) -> None:

@@ -26,7 +26,7 @@ ALLOWED = {
     "contract": {"models", "layers"},
     "pretrained": {"models", "runs"},
     "data": {"models"},
-    "methods": {"losses", "models", "theory"},
+    "methods": {"losses", "models", "theory", "evaluation"},
     "evaluation": {"models", "layers", "data", "theory", "losses"},
     "extractor": {"data", "pretrained"},
     "hub": {"models", "layers", "data", "pretrained", "extractor", "runs"},

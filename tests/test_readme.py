@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import timm
+import torch
+import yaml
 from PIL import Image
-from readme import README, blocks, over_relaxed
+from readme import README, blocks, files
+from safetensors.torch import load_file
 from scripts import call_script
 from timm.models import save_for_hf
 
@@ -22,15 +25,22 @@ def test_python_blocks_run(tmp_path: Path) -> None:
     save_for_hf(timm.create_model("aot_admm_nano", num_classes=0), str(encoder), safe_serialization=True)
     Image.new("RGB", (40, 30), "red").save(tmp_path / "a.png")
     Image.new("RGB", (30, 40), "blue").save(tmp_path / "b.jpg")
-    (tmp_path / "over_relaxed.py").write_text(over_relaxed())
-    code = "\n".join(b for b in blocks("python") if b != over_relaxed())
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    code = "\n".join(b for b in blocks("python") if b not in files().values())
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
-    # the user's model trains from its own file
-    command = [sys.executable, str(ROOT / "train" / "lejepa.py"), "--model", "over_relaxed_tiny", "--import"]
-    command += [
-        "over_relaxed.py",
+
+FEW = ["--num-samples", "64", "--batch-size", "32", "--epochs", "2", "--no-evaluate", "--output", "run"]
+
+
+def test_the_users_own_layer_trains_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("over_relaxed.py").write_text(files()["over_relaxed.py"])
+    small = [
+        "--model",
+        "over_relaxed_tiny",
         "--model-kwargs",
         "depth=2",
         "embed_dim=48",
@@ -39,10 +49,30 @@ def test_python_blocks_run(tmp_path: Path) -> None:
         "32",
         "16",
     ]
-    command += ["--num-samples", "64", "--batch-size", "32", "--epochs", "1", "--no-evaluate", "--output", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
+    call_script(monkeypatch, "train/lejepa.py", *small, "--import", "over_relaxed.py", *FEW)
+    assert Path("run/encoder/model.safetensors").is_file()
+
+
+def test_the_users_own_method_trains_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its arguments are options; the teacher is what is exported, moved by its momentum, and a resume continues it."""
+    monkeypatch.chdir(tmp_path)
+    Path("mean_teacher.py").write_text(files()["mean_teacher.py"])
+    call = ["--method", "mean_teacher.py:MeanTeacher", "--momentum", "0.9", "--projector", "16", "8", *FEW]
+    call += ["--model", "test_aot_admm", "--amp", "off"]
+    call_script(monkeypatch, "train/pretrain.py", *call)
+    config = yaml.safe_load(Path("run/config.yaml").read_text())
+    assert (config["method"], config["momentum"], config["lamb"]) == ("mean_teacher.py:MeanTeacher", 0.9, 0.05)
+    assert config["convention"] == {"method": "mean teacher", "momentum": 0.9, "lamb": 0.05}
+    exported = load_file("run/encoder/model.safetensors")
+    state = torch.load("run/checkpoints/last.pt", weights_only=True)["state"]["method"]
+    key = "blocks.0.attn.qkv.weight"
+    assert torch.equal(exported[key], state[f"teacher.average.module.0.{key}"])
+    assert not torch.equal(exported[key], state[f"backbone.{key}"])
+
+    halves = [*call[: call.index("run")], "halves", *call[call.index("run") + 1 :]]
+    call_script(monkeypatch, "train/pretrain.py", *halves, "--stop-after", "1")
+    call_script(monkeypatch, "train/pretrain.py", *halves, "--resume", "auto")
+    assert Path("halves/encoder/model.safetensors").read_bytes() == Path("run/encoder/model.safetensors").read_bytes()
 
 
 def test_links_and_leftovers() -> None:
@@ -60,11 +90,15 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words)[:60])
 def test_commands_name_scripts_and_flags_that_exist(
-    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in files().items():
+        Path(name).write_text(text)
     script = next(w for w in words if w.endswith(".py"))
+    method = words[words.index("--method") :][:2] if "--method" in words else []  # its arguments are options
     with pytest.raises(SystemExit) as stop:
-        call_script(monkeypatch, script, "--help")
+        call_script(monkeypatch, script, *method, "--help")
     assert stop.value.code == 0
     shown = capsys.readouterr().out.split()
     shown = {w.strip(",[]") for w in shown}

@@ -16,7 +16,8 @@ from timm.task.task import TrainingTask
 from timm.task.token_distillation import TokenDistillationTask
 
 from aotadmm_timm.cli import option, parse, run
-from aotadmm_timm.engine.supervised import SupervisedConfig, train_supervised
+from aotadmm_timm.engine.supervised import criterion, train_supervised
+from aotadmm_timm.engine.supervised_options import SupervisedConfig
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods.distillation import HardDistillation, Teacher
 from aotadmm_timm.pretrained import adapt, build_model, check_name, open_model, start_from
@@ -65,16 +66,14 @@ def main() -> None:
         if names and tuple(names) != classes:
             raise UserError(f"--teacher {source}: its classes are {', '.join(names[:5])}..., not the data's")
         if cfg.head == "single":
-            return HardDistillation(student, Teacher(teacher()), cfg.criterion())
+            return HardDistillation(student, Teacher(teacher()), criterion(cfg))
         if not hasattr(student, "set_distilled_training"):
             raise UserError(f"--head token: {cfg.model} has no distillation token (set_distilled_training)")
         return TokenDistillationTask(
-            student, Teacher(teacher()), cfg.criterion(), distill_type="hard", task_loss_weight=0.5, verbose=False
+            student, Teacher(teacher()), criterion(cfg), distill_type="hard", task_loss_weight=0.5, verbose=False
         )
 
-    train_supervised(
-        cfg, f"distill_{cfg.model}_{cfg.dataset.strip('./').replace('/', '-')}_s{cfg.seed}", make_model, make_task
-    )
+    train_supervised(cfg, f"distill_{cfg.model}", make_model, make_task)
 
 
 if __name__ == "__main__":

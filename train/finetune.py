@@ -16,7 +16,8 @@ from typing import Any
 from timm.task.classification import ClassificationTask
 
 from aotadmm_timm.cli import option, parse, run
-from aotadmm_timm.engine.supervised import SupervisedConfig, train_supervised
+from aotadmm_timm.engine.supervised import criterion, train_supervised
+from aotadmm_timm.engine.supervised_options import SupervisedConfig
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.pretrained import adapt, open_or_start
 
@@ -49,9 +50,9 @@ def main() -> None:
     origin = Path(source).resolve().name if Path(source).exists() else source.rpartition("/")[2]
     train_supervised(
         cfg,
-        f"finetune_{origin}_{cfg.dataset.strip('./').replace('/', '-')}_s{cfg.seed}",
+        f"finetune_{origin}",
         make_model,
-        lambda model, classes: ClassificationTask(model, cfg.criterion(), verbose=False),
+        lambda model, classes: ClassificationTask(model, criterion(cfg), verbose=False),
         layer_decay=cfg.layer_decay if cfg.layer_decay < 1 else None,
     )
 

@@ -16,9 +16,13 @@ these: YAML keys with hyphens, `none`, tuples by commas or blanks, 1e3 as an int
 line. The conversion of values (`values.py`) would stay; what they replace is `_parser` in `parsing.py`, 30 lines.
 """
 
-from .constructor import parse_with
+from .constructor import arguments_from, parse_with, with_arguments
 from .option import as_dict, flag_of, key_of, keys, option
+from .outline import outline
 from .parsing import build, parse, peek, read_yaml
 from .script import run
 
-__all__ = ["as_dict", "build", "flag_of", "key_of", "keys", "option", "parse", "parse_with", "peek", "read_yaml", "run"]
+__all__ = [
+    "arguments_from", "as_dict", "build", "flag_of", "key_of", "keys", "option", "outline", "parse", "parse_with",
+    "peek", "read_yaml", "run", "with_arguments",
+]  # fmt: skip

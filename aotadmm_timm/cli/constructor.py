@@ -40,22 +40,33 @@ def parse_with(
         recorded like any other), and keyword arguments for `extra`.
     Raises: as `parse`; UserError for an argument that is needed but cannot be an option, or is one of another type.
     """
-    arguments = _arguments(extra, supplied)
+    cfg = parse(with_arguments(cls, extra, supplied=supplied), argv, description=description)
+    return cfg, arguments_from(cfg, extra, supplied=supplied)
+
+
+def with_arguments(cls: type[T], extra: Callable[..., Any], *, supplied: Collection[str] = ()) -> type[T]:
+    """`cls` with the arguments of `extra` as further options, as `parse_with` takes them."""
     own = {field.name.rstrip("_"): field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
-    for name, (hint, _) in arguments.items():
-        if name in own and base_type(hint)[0] != base_type(hints[own[name]])[0]:
+    fields = []
+    for name, (hint, field) in _arguments(extra, supplied).items():
+        if name not in own:
+            fields.append((name, hint, field))
+        elif base_type(hint)[0] != base_type(hints[own[name]])[0]:
             what = f"argument {name!r} would get the option {flag_of(name)}, which is of another type"
             raise UserError(f"{_name(extra)}: {what} ({hints[own[name]]})")
-    fields = [(name, hint, field) for name, (hint, field) in arguments.items() if name not in own]
-    cfg: Any = parse(
-        dataclasses.make_dataclass(cls.__name__, fields, bases=(cls,), frozen=True), argv, description=description
-    )
-    values = {name: getattr(cfg, own.get(name, name)) for name in arguments}
+    return dataclasses.make_dataclass(cls.__name__, fields, bases=(cls,), frozen=True)
+
+
+def arguments_from(cfg: Any, extra: Callable[..., Any], *, supplied: Collection[str] = ()) -> dict[str, Any]:
+    """The keyword arguments for `extra`, from a configuration of `with_arguments`."""
+    own = {field.name.rstrip("_"): field.name for field in dataclasses.fields(cfg)}
+    arguments = _arguments(extra, supplied)
+    values = {name: getattr(cfg, own[name]) for name in arguments}
     for name, (_, field) in arguments.items():
         if values[name] is None and field.metadata.get("needed"):
             raise UserError(f"{flag_of(name)} is needed: {_name(extra)} has no default for it")
-    return cfg, values
+    return values
 
 
 def _name(extra: Callable[..., Any]) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aotadmm_timm import distributed
 from aotadmm_timm.data import Images, eval_loader, held_out_split, hold_out, only_readable
 from aotadmm_timm.evaluation import extract_features, knn_accuracy
 from aotadmm_timm.evaluation.summary import frozen_scores
@@ -26,14 +27,14 @@ class HeldOutProbe:
         self.encoder, self.num_workers = encoder, num_workers
 
     def __call__(self) -> dict[str, float]:
-        """{"offline_knn20": fraction}, or nothing if no image can be held out."""
+        """{"offline_knn20": fraction} on rank 0, nothing on others or if no image can be held out."""
         if not len(self.held) or not len(self.bank):
             return {}
         bank, held = (
             extract_features(self.encoder, eval_loader(part, self.encoder, num_workers=self.num_workers))
             for part in (self.bank, self.held)
         )
-        return {"offline_knn20": knn_accuracy(*bank, *held, k=20)}
+        return {"offline_knn20": knn_accuracy(*bank, *held, k=20)} if distributed.is_main() else {}
 
 
 class Pixels(nn.Module):
@@ -58,23 +59,37 @@ def final_scores(
     *,
     num_workers: int = 0,
 ) -> dict[str, Any]:
-    """Scores of the trained encoder, of the same one untrained, and of raw pixels. Test is read here, once.
+    """Scores of the trained encoder, of the same one untrained, and of raw pixels, on rank 0; {} on others.
 
-    Without a test set the held-out tenth of train takes its place.
+    Test is read here, once. Without a test set the held-out tenth of train takes its place.
     """
     where = "test"
     if test is None:
         train, test = hold_out(train)
         where = "held-out tenth of train"
     train, test = only_readable(train), only_readable(test)
-    scores: dict[str, Any] = {"evaluated_on": where}
     models: dict[str, nn.Module] = {"pretrained": encoder, "untrained": untrained, "pixels": Pixels()}
-    return scores | {key: model_scores(train, test, model, encoder, num_workers) for key, model in models.items()}
+    # Every rank takes its share of all features first: none waits for the others while rank 0 scores.
+    features = {key: both_features(train, test, model, encoder, num_workers) for key, model in models.items()}
+    if not distributed.is_main():
+        return {}
+    return {"evaluated_on": where, **{key: frozen_scores(*bank, *query) for key, (bank, query) in features.items()}}
+
+
+Features = tuple[Tensor, Tensor]
+
+
+def both_features(
+    train: Images, test: Images, model: nn.Module, like: nn.Module, num_workers: int = 0
+) -> tuple[Features, Features]:
+    """What `model` makes of images that are preprocessed as the timm model `like` wants them, with their labels."""
+    bank, query = (extract_features(model, eval_loader(x, like, num_workers=num_workers)) for x in (train, test))
+    return bank, query
 
 
 def model_scores(
     train: Images, test: Images, model: nn.Module, like: nn.Module, num_workers: int = 0
 ) -> dict[str, float]:
-    """`frozen_scores` of what `model` makes of images that are preprocessed as the timm model `like` wants them."""
-    bank, query = (extract_features(model, eval_loader(x, like, num_workers=num_workers)) for x in (train, test))
+    """`frozen_scores` of `both_features`."""
+    bank, query = both_features(train, test, model, like, num_workers)
     return frozen_scores(*bank, *query)

@@ -19,7 +19,8 @@ from aotadmm_timm.runs.config import read_yaml
 
 from . import checkpoint
 from .plugin import import_plugin
-from .pretrain import VIEW_OPTIONS, PretrainConfig, multi_crop
+from .pretrain_options import VIEW_OPTIONS, PretrainConfig
+from .training_images import multi_crop
 
 
 @dataclass

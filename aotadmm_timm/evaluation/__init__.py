@@ -1,6 +1,6 @@
 """What frozen features are worth: classification, retrieval, spectrum, and what happens inside the layers."""
 
-from aotadmm_timm.evaluation.expansion import expansion_diagnostics
+from aotadmm_timm.evaluation.expansion_diagnostics import expansion_diagnostics
 from aotadmm_timm.evaluation.features import extract_features
 from aotadmm_timm.evaluation.knn import knn_accuracy
 from aotadmm_timm.evaluation.layerwise import layer_curves, theory_gap

@@ -8,13 +8,13 @@ import torch
 
 from aotadmm_timm.distributed import all_reduce_mean
 
-from .base import Method
-from .views import Views
+from .base import WeightedSum
+from .multi_view import Views
 
 LAMBDA_JEPA_SHARES = {"inv": 0.44, "projector_sacreg": 0.54, "backbone_sacreg": 0.02}
 
 
-def gradient_norms(method: Method, views: Views, step: int = 0) -> dict[str, float]:
+def gradient_norms(method: WeightedSum, views: Views, step: int = 0) -> dict[str, float]:
     """Norm of each term's gradient, unweighted, with respect to the backbone, on one batch over all ranks.
 
     The method is left as it was: statistics and buffered batches change in a copy.
@@ -22,8 +22,7 @@ def gradient_norms(method: Method, views: Views, step: int = 0) -> dict[str, flo
     method = copy.deepcopy(method)
     parameters = [p for p in method.backbone.parameters() if p.requires_grad]
     norms = {}
-    terms, _ = method.terms(views, step)
-    for name, term in terms.items():
+    for name, term in method.parts(views, step).terms.items():
         grads = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
         flat = torch.cat([grad.float().flatten() for grad in grads if grad is not None] or [torch.zeros(1)])
         norms[name] = float(all_reduce_mean(flat).norm())

@@ -1,23 +1,24 @@
 """lambda-JEPA: views of an image agree, view centres spread, in the projector and in the backbone."""
 
-import copy
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal, Self, get_args
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from aotadmm_timm.distributed import is_main
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.losses import SACReg, invariance, pairwise_invariance
 from aotadmm_timm.precision import at_least_float32
 
-from .base import Method, Terms
+from .base import Output, Parts, Plan, WeightedSum
 from .calibration import LAMBDA_JEPA_SHARES, gradient_norms, weights_by_share
+from .feature_tap import FeatureTap
+from .multi_view import Views, backbone_features, feature_width
 from .projector import Projector
-from .tap import Tap, TapName
-from .views import Views, backbone_features, feature_width
+from .teacher import MomentumTeacher, cosine_momentum
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ Target = Literal["pairwise", "ema"]
 TERMS = ("inv", "projector_sacreg", "backbone_sacreg")
 
 
-class LambdaJEPA(Method):
+class LambdaJEPA(WeightedSum):
     """w_inv inv + beta_z SACReg(Zbar) + beta_h SACReg(Hbar)   (lambda-JEPA, section 3.3 and Appendix B)
 
     Zbar and Hbar are means over the global views, of the embeddings and of the tapped backbone features. inv is over
@@ -33,17 +34,22 @@ class LambdaJEPA(Method):
 
     Args:
         backbone: timm model with num_classes=0.
-        inv_weight, projector_sacreg, backbone_sacreg: w_inv, beta_z, beta_h; the defaults are the paper's for a ViT-S
-            on ImageNet-100, 4 views. They are kept in the state_dict, so calibrated ones survive a resume.
+        inv_weight: w_inv, of the invariance. The defaults of the three weights are the paper's for a ViT-S on
+            ImageNet-100 and 4 views. They are kept in the state_dict, so calibrated ones survive a resume.
+        projector_sacreg: beta_z, of SACReg on the embeddings' view centers.
+        backbone_sacreg: beta_h, of SACReg on the backbone's view centers.
         target: "pairwise": mean squared distance over pairs of views; "ema": distance of each view to the mean
             embedding, over all views, of an averaged copy of backbone and projector, on the scale of the former.
-        projector_dims: hidden widths and the embedding's.
-        projector_slice_dim, backbone_slice_dim: by default half the embedding, a third of the backbone's features.
-        projector_buffer, backbone_buffer: past batches kept. Batch (1 + buffer) should be 4 slice widths.
-        tap: which features of the backbone are regularized, see `Tap`.
-        calibrate: replace the weights by gradient share (`calibration`) at this step; 0 for never. Before it runs a
-            pilot with the weights given, an epoch will do: at the very start SACReg's gradient is that of collapsed
-            features, far too large to weigh terms by. Buffered centres carry no gradient: the buffers must be full.
+        projector: widths of its hidden layers, then the embedding's.
+        projector_slice_dim: width of SACReg's slices of the embedding; half of it if not given.
+        backbone_slice_dim: of the backbone's features; a third of them if not given.
+        projector_buffer: past batches among the embedding's centers. Batch (1 + buffer) should be 4 slice widths.
+        backbone_buffer: past batches among the backbone's centers.
+        tap: which features of the backbone are regularized, see `FeatureTap`: normalized, or as they are (if signed).
+        calibrate: replace the weights by gradient share .44 / .54 / .02 (`calibration`) after a pilot of this many
+            steps; 0 for never. The pilot runs with the weights given, an epoch will do: at the very start SACReg's
+            gradient is that of collapsed features, far too large to weigh terms by. Buffered centers carry no gradient:
+            the buffers must be full.
         seed: of the random slices.
     Differs from the paper: the default tap (its ViTs end in a LayerNorm, there "features" is the paper's), and three
     linear layers in the projector, as in the authors' code; the text speaks of two.
@@ -60,12 +66,12 @@ class LambdaJEPA(Method):
         projector_sacreg: float = 157.8,
         backbone_sacreg: float = 1.894,
         target: Target = "pairwise",
-        projector_dims: Sequence[int] = (2048, 2048, 256),
+        projector: tuple[int, ...] = (2048, 2048, 256),
         projector_slice_dim: int | None = None,
         backbone_slice_dim: int | None = None,
         projector_buffer: int = 3,
         backbone_buffer: int = 3,
-        tap: TapName = "norm",
+        tap: Literal["norm", "features"] = "norm",
         calibrate: int = 0,
         seed: int = 0,
     ) -> None:
@@ -78,9 +84,9 @@ class LambdaJEPA(Method):
         width = feature_width(backbone)
         self.target = target
         self.backbone = backbone
-        self.projector = Projector(width, *projector_dims)
-        self.projector_dims = tuple(projector_dims)
-        self.tap = Tap(tap)
+        self.projector = Projector(width, *projector)
+        self.projector_dims = tuple(projector)
+        self.tap = FeatureTap(tap)
         self.projector_sacreg = SACReg(
             projector_slice_dim or max(1, self.projector.out_dim // 2), buffer_batches=projector_buffer, seed=seed
         )
@@ -88,7 +94,7 @@ class LambdaJEPA(Method):
             backbone_slice_dim or max(1, width // 3), buffer_batches=backbone_buffer, seed=seed, stream=1
         )
         if target == "ema":
-            self.target_network = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
+            self.target_network = MomentumTeacher(nn.Sequential(self.backbone, self.projector))
         self.register_buffer("weight", torch.zeros(len(TERMS), dtype=torch.float32))
         self.set_weights(dict(zip(TERMS, (inv_weight, projector_sacreg, backbone_sacreg), strict=True)))
         self.calibrate = calibrate
@@ -122,13 +128,16 @@ class LambdaJEPA(Method):
             "tap": self.tap.name,
         }
 
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.target == "ema":
-            self.target_network.eval()  # no drop path in a target
-        return self
+    @property
+    def fewest_steps(self) -> int:  # type: ignore[override]
+        return self.calibrate + 1
 
-    def forward(self, views: Views, step: int) -> Terms:
+    def begin(self, plan: Plan) -> None:
+        if self.calibrate >= plan.steps:
+            raise UserError(f"--calibrate {self.calibrate}: the run has {plan.steps} steps only")
+        super().begin(plan)
+
+    def forward(self, views: Views, step: int) -> Output:
         if self.training and step == self.calibrate > 0 and not self.calibrated:
             self.set_weights(weights_by_share(gradient_norms(self, views, step), LAMBDA_JEPA_SHARES))
             self.calibrated.fill_(True)
@@ -136,7 +145,7 @@ class LambdaJEPA(Method):
                 logger.info("calibrated weights: %s", {name: round(float(w), 4) for name, w in self.weights().items()})
         return super().forward(views, step)
 
-    def terms(self, views: Views, step: int) -> tuple[Terms, Terms]:
+    def parts(self, views: Views, step: int) -> Parts:
         h = backbone_features(self.backbone, views)
         z = at_least_float32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
         num_global = len(views.global_views)
@@ -146,24 +155,15 @@ class LambdaJEPA(Method):
             "projector_sacreg": self.projector_sacreg(z[:num_global].mean(0), step),
             "backbone_sacreg": self.backbone_sacreg(centers, step),
         }
-        return terms, logged | {"features": h[0].detach()}
-
-    @torch.no_grad()
-    def _average_embedding(self, views: Views) -> Tensor:
-        return at_least_float32(backbone_features(self.target_network, views)).mean(0)
+        return Parts(terms, logged, h[0].detach(), z.detach())
 
     def _distance_to_average(self, z: Tensor, views: Views) -> Tensor:
         num_views = len(z)
-        return 2 * num_views / max(1, num_views - 1) * invariance(z, self._average_embedding(views))
+        average = at_least_float32(backbone_features(self.target_network, views)).mean(0)
+        return 2 * num_views / max(1, num_views - 1) * invariance(z, average)
 
-    @torch.no_grad()
-    def update(self, step: int, total_steps: int) -> None:
-        """After the optimizer's step: move the averaged copy, by tau = 1 - .002 (1 + cos(pi step / total_steps))."""
-        if self.target != "ema":
-            return
-        tau = 1 - 0.002 * (1 + math.cos(math.pi * step / max(1, total_steps)))
-        online = nn.Sequential(self.backbone, self.projector)
-        for average, parameter in zip(self.target_network.parameters(), online.parameters(), strict=True):
-            average.lerp_(parameter, 1 - tau)
-        for copied, buffer in zip(self.target_network.buffers(), online.buffers(), strict=True):
-            copied.copy_(buffer)
+    def after_step(self, done: int) -> None:
+        """Move the averaged copy, by tau = 1 - .002 (1 + cos(pi done / steps))."""
+        if self.target == "ema":
+            online = nn.Sequential(self.backbone, self.projector)
+            self.target_network.update(online, cosine_momentum(done, self.plan.steps, 0.996))

@@ -1,24 +1,27 @@
 """LeJEPA: views of an image agree, embeddings of a batch look like a standard Gaussian."""
 
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, get_args
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from aotadmm_timm.losses import Regularizer, SACReg, SIGReg, invariance, name_of
-from aotadmm_timm.precision import at_least_float32
+from aotadmm_timm.evaluation.expansion_diagnostics import expansion_diagnostics
+from aotadmm_timm.losses import Regularizer, SIGReg, build_regularizer, invariance, name_of, needs_normalize
+from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.theory.objective import normalize_energy
 
-from .base import Method, Terms
+from .backbone_terms import BackboneTerms
+from .base import Output, Terms
+from .joint_embedding import JointEmbedding, in_words
+from .multi_view import Views, feature_width
 from .projector import Projector
-from .tap import Tap, TapName
-from .views import Views, backbone_features, feature_width
 
 Form = Literal["convex", "sum"]
 Target = Literal["global", "all"]
 
 
-class LeJEPA(Method):
+class LeJEPA(JointEmbedding):
     """(1 - lamb) inv + lamb SIGReg   (LeJEPA, arXiv:2511.08544; AoT-ADMM Eq. 19 and Algorithm 1)
 
     inv is the mean over all views of the squared distance to the mean embedding of the global views. All views enter
@@ -31,16 +34,15 @@ class LeJEPA(Method):
         form: "convex" as above, or "sum": inv + lamb SIGReg (Eq. 19).
         target: the mean embedding of the "global" views, or of "all" of them.
         pool_views: one test on the rows of all views together. V times the value when the views coincide.
-        projector_dims: hidden widths and the embedding's; empty for none.
-        num_slices: random directions in a step.
-        regularizer: f(z, step) -> scalar in place of SIGReg, z (V, B, D), or (V B, D) with pool_views.
-        normalize: centre each view's embeddings and scale them to tr Sigma = D before both terms: the two conditions
+        projector: widths of its hidden layers, then the embedding's; none to train on the features.
+        num_slices: random directions per step, of SIGReg and of all that is tested along directions.
+        directions: how they are drawn, see `losses.slicing`.
+        regularizer: in place of SIGReg, a name with its arguments in parentheses: coding-rate (implies --normalize),
+            'moments(order=6)', ... (an unknown name lists them), or MODULE:FUNCTION, f(z, step) -> scalar, z (V, B, D),
+            or (V B, D) with pool_views; in Python also the function itself.
+        normalize: center each view's embeddings and scale them to tr Sigma = D before both terms: the two conditions
             of Theorem 1, which the coding rate needs as a regularizer (without them R has no maximum).
-        backbone_sacreg: weight of SACReg on the backbone (lambda-JEPA, section 3.3), on centres of global views.
-        backbone_sigreg: weight of SIGReg on the same centres, the control that differs in the statistic only.
-        tap: which features of the backbone those two see, see `Tap`.
-        backbone_slice_dim: width of SACReg's slices, by default a third of the features'.
-        backbone_buffer: past batches SACReg keeps.
+        backbone_terms: regularizers of the backbone's features beside these terms.
         seed: of the random directions and slices.
     """
 
@@ -52,44 +54,31 @@ class LeJEPA(Method):
         form: Form = "convex",
         target: Target = "global",
         pool_views: bool = False,
-        projector_dims: Sequence[int] = (2048, 2048, 64),
+        projector: tuple[int, ...] | None = (2048, 2048, 64),
         num_slices: int = 256,
-        regularizer: Regularizer | None = None,
+        directions: Literal["iid", "orthogonal", "sobol"] = "iid",
+        regularizer: str | Regularizer | None = None,
         normalize: bool = False,
-        backbone_sacreg: float = 0.0,
-        backbone_sigreg: float = 0.0,
-        tap: TapName = "norm",
-        backbone_slice_dim: int | None = None,
-        backbone_buffer: int = 3,
+        backbone_terms: BackboneTerms | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__()
         if form not in get_args(Form) or target not in get_args(Target):
             raise ValueError(f"form is one of {get_args(Form)}, target of {get_args(Target)}, got {form!r}, {target!r}")
         if lamb < 0 or (form == "convex" and lamb > 1):
             raise ValueError(f"lamb must be in [0, 1] in the convex form, at least 0 in the sum form, got {lamb}")
-        if min(backbone_sacreg, backbone_sigreg) < 0:
-            raise ValueError(f"backbone weights must be at least 0, got {backbone_sacreg} and {backbone_sigreg}")
-        width = feature_width(backbone)
+        head = Projector(feature_width(backbone), *projector) if projector else nn.Identity()
+        super().__init__(backbone, head, backbone_terms)
         self.lamb, self.form, self.target, self.pool_views = lamb, form, target, pool_views
-        self.beta = {"backbone_sacreg": backbone_sacreg, "backbone_sigreg": backbone_sigreg}
-        self.backbone = backbone
-        self.projector = Projector(width, *projector_dims) if projector_dims else nn.Identity()
-        self.projector_dims = tuple(projector_dims)
-        self.regularizer = regularizer or SIGReg(num_slices, seed=seed)
-        self.normalize = normalize
-        self.tap = Tap(tap)
-        if backbone_sacreg:
-            slice_dim = backbone_slice_dim or max(1, width // 3)
-            self.backbone_sacreg = SACReg(slice_dim, buffer_batches=backbone_buffer, seed=seed, stream=1)
-        if backbone_sigreg:
-            self.backbone_sigreg = SIGReg(num_slices, seed=seed)
+        self.projector_dims, self.normalize, self.seed = projector, normalize, seed
+        if regularizer is None or isinstance(regularizer, str):
+            spec = regularizer or "sigreg"
+            self.normalize = normalize or needs_normalize(spec)
+            regularizer = build_regularizer(
+                spec, num_slices=num_slices, seed=seed, directions=directions, normalize=self.normalize
+            )
+        self.regularizer = regularizer
 
-    def weights(self) -> dict[str, float]:
-        inv = 1 - self.lamb if self.form == "convex" else 1.0
-        return {"inv": inv, self._regularizer_name: self.lamb, **self.beta}
-
-    def convention(self) -> dict[str, str | float]:
+    def choices(self) -> dict[str, str | float]:
         return {
             "method": "LeJEPA",
             "form": self.form,
@@ -97,28 +86,30 @@ class LeJEPA(Method):
             "pooling": "all views" if self.pool_views else "per view",
             "regularizer": "SIGReg" if self._regularizer_name == "sigreg" else name_of(self.regularizer),
             "lamb": self.lamb,
-            "embeddings": "centred, tr Sigma = D" if self.normalize else "as they are",
-            "projector": "-".join(map(str, self.projector_dims)) or "none",
-            **self.beta,
-            "tap": self.tap.name if any(self.beta.values()) else "none",
+            "embeddings": "centered, tr Sigma = D" if self.normalize else "as they are",
+            "projector": in_words(self.projector_dims),
         }
+
+    def embedding_weights(self) -> dict[str, float]:
+        return {"inv": 1 - self.lamb if self.form == "convex" else 1.0, self._regularizer_name: self.lamb}
 
     @property
     def _regularizer_name(self) -> str:
         return "sigreg" if isinstance(self.regularizer, SIGReg) else "regularizer"
 
-    def terms(self, views: Views, step: int) -> tuple[Terms, Terms]:
-        h = backbone_features(self.backbone, views)
-        z = at_least_float32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
-        if self.normalize:
-            z = normalize_energy(z)
-        num_global = len(views.global_views)
-        target = (z[:num_global] if self.target == "global" else z).mean(0)
+    def prepared(self, z: Tensor) -> Tensor:
+        return normalize_energy(z) if self.normalize else z
+
+    def embedding_terms(self, z: Tensor, views: Views, step: int) -> Terms:
+        target = (z[: len(views.global_views)] if self.target == "global" else z).mean(0)
         rows = z.flatten(0, 1) if self.pool_views else z
-        terms = {"inv": invariance(z, target), self._regularizer_name: self.regularizer(rows, step)}
-        logged: Terms = {"features": h[0].detach(), "embeddings": z.detach()}
-        if any(self.beta.values()):
-            centers, tapped = self.tap(h, num_global)
-            logged |= tapped
-            terms |= {name: getattr(self, name)(centers, step) for name, beta in self.beta.items() if beta}
-        return terms, logged
+        return {"inv": invariance(z, target), self._regularizer_name: self.regularizer(rows, step)}
+
+    def diagnostics(self, output: Output, epoch: int) -> dict[str, float]:
+        """How far the embeddings are expanded, in the two languages of Theorem 1 (AoT-ADMM)."""
+        assert output.embeddings is not None
+        directions = unit_directions(output.embeddings.shape[-1], 256, self.seed, epoch)
+        with suppress(torch.linalg.LinAlgError):  # embeddings beyond float32: the loss ends the run, not a figure
+            found = expansion_diagnostics(output.embeddings, directions)
+            return {f"expansion_{key}": value for key, value in found.items()}
+        return {}

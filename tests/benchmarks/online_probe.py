@@ -19,7 +19,7 @@ from aotadmm_timm.methods import LeJEPA, Views
 def main() -> None:
     torch.manual_seed(0)
     model, _, _ = create_backbone("aot_admm_nano", [32, 16])
-    method = LeJEPA(model, projector_dims=(512, 512, 64))
+    method = LeJEPA(model, projector=(512, 512, 64))
     optimizer = torch.optim.AdamW(method.parameters())
     probe = OnlineProbe(model.num_features, 10)
     images = torch.randint(0, 256, (128, 3, 32, 32), dtype=torch.uint8)
@@ -27,12 +27,12 @@ def main() -> None:
     step_times, probe_times = [], []
     for step in range(12):
         began = time.perf_counter()
-        terms = method(Views(*DIGITS(images, step, np.arange(128))), step)
+        output = method(Views(*DIGITS(images, step, np.arange(128))), step)
         optimizer.zero_grad()
-        terms["loss"].backward()
+        output.loss.backward()
         optimizer.step()
         between = time.perf_counter()
-        probe(terms["features"], labels)
+        probe(output.features, labels)
         step_times.append(between - began)
         probe_times.append(time.perf_counter() - between)
     step_time, probe_time = min(step_times[2:]), min(probe_times[2:])

@@ -84,13 +84,13 @@ class Step:
 
         torch.manual_seed(0)
         backbone: Any = timm.create_model(setting.model, num_classes=0, img_size=setting.side)
-        self.method = LeJEPA(backbone, projector_dims=(1024, EMBEDDING), num_slices=setting.slices).to(device)
+        self.method = LeJEPA(backbone, projector=(1024, EMBEDDING), num_slices=setting.slices).to(device)
         self.views = Views(torch.randn(setting.views, setting.batch, 3, setting.side, setting.side, device=device))
 
     def __call__(self) -> None:
         self.method.zero_grad(set_to_none=True)
         with torch.autocast(self.views.global_views.device.type, torch.bfloat16):
-            loss = self.method(self.views, 0)["loss"]
+            loss = self.method(self.views, 0).loss
         loss.backward()
 
 

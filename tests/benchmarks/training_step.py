@@ -30,7 +30,7 @@ from aotadmm_timm.engine.backbone import compile_model
 from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.losses import SIGReg
 from aotadmm_timm.methods.lejepa import LeJEPA
-from aotadmm_timm.methods.views import Views
+from aotadmm_timm.methods.multi_view import Views
 from aotadmm_timm.models.aot import AoTBlock
 from aotadmm_timm.models.aot_admm import AoTADMMBlock
 from aotadmm_timm.models.crate import CRATEBlock
@@ -83,7 +83,7 @@ class Step:
         torch.manual_seed(0)
         kwargs = {"block_fn": plain_block(model)} if form == "plain" else {}
         backbone = timm.create_model(model, num_classes=0, dynamic_img_size=True, **kwargs)
-        self.method = LeJEPA(backbone, projector_dims=(1024, 64)).to(device)
+        self.method = LeJEPA(backbone, projector=(1024, 64)).to(device)
         if form == "compiled":
             compile_model(backbone, torch.device(device))
         self.optimizer = torch.optim.AdamW(self.method.parameters(), lr=5e-4, fused=True)
@@ -94,7 +94,7 @@ class Step:
     def __call__(self) -> float:
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16):
-            loss: Tensor = self.method(self.views, 0)["loss"]
+            loss: Tensor = self.method(self.views, 0).loss
         loss.backward()
         self.optimizer.step()
         return loss.item()

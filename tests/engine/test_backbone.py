@@ -33,8 +33,8 @@ def test_takes_both_sizes_and_exports(tmp_path: Path, name: str, options: dict[s
     assert architecture == ("small_image_stem" if options.get("small_image_stem") else name)
     assert model.pretrained_cfg["input_size"] == (3, 32, 32)
     views = MultiCrop()(torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8), 0, np.arange(4))
-    method = LeJEPA(model, projector_dims=(16, 8), num_slices=8)
-    method(Views(*views), 0)["loss"].backward()
+    method = LeJEPA(model, projector=(16, 8), num_slices=8)
+    method(Views(*views), 0).loss.backward()
     assert all(p.grad is not None for p in model.parameters())
     run = RunFolder(tmp_path)
     run.save_encoder(model, model_args=model_args)
@@ -131,13 +131,13 @@ def test_imports_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
 def test_twenty_steps_on_cifar_crops(name: str, small_image_stem: bool) -> None:
     torch.manual_seed(0)
     model, _, _ = create_backbone(name, [32, 16], small_image_stem=small_image_stem)
-    method = LeJEPA(model, projector_dims=(128, 32), num_slices=32)
+    method = LeJEPA(model, projector=(128, 32), num_slices=32)
     optimizer = torch.optim.AdamW(method.parameters(), 5e-4)
     images = torch.nn.functional.interpolate(torch.rand(8, 3, 8, 8), size=32, mode="bicubic").clamp(0, 1)
     losses = []
     for step in range(20):
         views = MultiCrop(num_local=2)(images.mul(255).to(torch.uint8), step, np.arange(8))
-        loss = method(Views(*views), step)["loss"]
+        loss = method(Views(*views), step).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from aotadmm_timm import distributed
 from aotadmm_timm.engine import checkpoint
-from aotadmm_timm.engine.loop import Diverged, Loop, Stopped, fit
+from aotadmm_timm.engine.loop import Loop, Stopped, fit
 from aotadmm_timm.engine.optimizer import make_optimizer, make_schedule
+from aotadmm_timm.engine.term_window import Diverged
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.methods.base import Output
 from aotadmm_timm.options import TrainConfig
 from aotadmm_timm.runs.folder import RunFolder, read_log
 
@@ -47,13 +49,14 @@ def make(path: Path, hook: Callable[[int], None] | None = None, **options: Any) 
     model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
     optimizer = make_optimizer(cfg, model)
 
-    def compute(batch: Batch, step: int) -> dict[str, Tensor]:
+    def compute(batch: Batch, step: int) -> Output:
         if hook:
             hook(step)
         noise = float(np.random.rand())  # noqa: NPY002  (mixup draws from the global generator, too)
         loss = (model(batch.x)[:, 0] - batch.x.sum(1) - noise).square().mean()
-        return {"loss": loss, "noise": torch.tensor(noise), "vector": torch.zeros(3)}
+        return Output(loss, {"noise": torch.tensor(noise), "vector": torch.zeros(3)})
 
+    schedule = make_schedule(cfg, optimizer, STEPS_PER_EPOCH)
     run = RunFolder(path, resume=True)
     run.trackers.clear()
     loop = Loop(
@@ -61,7 +64,7 @@ def make(path: Path, hook: Callable[[int], None] | None = None, **options: Any) 
         batches=batches,
         parameters=list(model.parameters()),
         optimizer=optimizer,
-        scheduler=make_schedule(cfg, optimizer, STEPS_PER_EPOCH),
+        before_step=lambda step: schedule.step_update(num_updates=step),
         run=run,
         steps=cfg.epochs * STEPS_PER_EPOCH,
         steps_per_epoch=STEPS_PER_EPOCH,
@@ -71,7 +74,7 @@ def make(path: Path, hook: Callable[[int], None] | None = None, **options: Any) 
         clip_grad=cfg.clip_grad,
         log_every=cfg.log_every,
         stop_after=cfg.stop_after,
-        after_epoch=lambda epoch: {"probe": float(epoch)},
+        after_epoch=lambda epoch, output: {"probe": float(epoch)},
     )
     return loop, model
 
@@ -214,9 +217,9 @@ def test_a_term_that_is_not_finite_stops_and_is_named(tmp_path: Path) -> None:
     loop, model = make(tmp_path)
     compute = loop.compute
 
-    def bad(batch: Any, step: int) -> dict[str, Tensor]:
-        terms = compute(batch, step)
-        return {**terms, "noise": torch.tensor(math.nan)} if step == 7 else terms
+    def bad(batch: Any, step: int) -> Output:
+        output = compute(batch, step)
+        return output._replace(terms={**output.terms, "noise": torch.tensor(math.nan)}) if step == 7 else output
 
     loop.compute = bad
     with pytest.raises(Diverged, match="step 7: term 'noise' is nan"):
@@ -278,9 +281,9 @@ def test_accumulated_batches_give_the_gradient_of_their_mean(tmp_path: Path) -> 
         loop.optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         rows: list[Tensor] = [b.x for b in batches(0, 3)] if accumulate == 1 else []
 
-        def compute(batch: Batch, step: int, model: nn.Module = model, rows: list[Tensor] = rows) -> dict[str, Tensor]:
+        def compute(batch: Batch, step: int, model: nn.Module = model, rows: list[Tensor] = rows) -> Output:
             x = torch.cat(rows) if rows else batch.x
-            return {"loss": model(x).square().mean()}
+            return Output(model(x).square().mean())
 
         loop.compute, loop.steps, loop.steps_per_epoch = compute, 1, 1
         loop.after_step = lambda done, model=model, key=accumulate: grads.update({key: model.weight.grad.clone()})

@@ -9,15 +9,16 @@ import torch
 from PIL import Image
 from torch import nn
 
-from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
-from aotadmm_timm.engine.supervised import SupervisedConfig
+from aotadmm_timm.engine.pretrain import pretrain
+from aotadmm_timm.engine.pretrain_options import PretrainConfig
+from aotadmm_timm.engine.supervised_options import SupervisedConfig
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods.lambda_jepa import LambdaJEPA
 from aotadmm_timm.methods.lejepa import LeJEPA
 
 
 def method(backbone: nn.Module) -> LambdaJEPA:
-    return LambdaJEPA(backbone, calibrate=3, projector_dims=(16, 16))
+    return LambdaJEPA(backbone, calibrate=3, projector=(16, 16))
 
 
 def config(folder: Path, **options: object) -> PretrainConfig:
@@ -50,7 +51,7 @@ def test_a_failure_of_the_scores_loses_nothing(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr("aotadmm_timm.engine.pretrain.final_scores", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
-        pretrain(config(tmp_path), "x", lambda backbone: LeJEPA(backbone, projector_dims=(16, 8), num_slices=8))
+        pretrain(config(tmp_path), "x", lambda backbone: LeJEPA(backbone, projector=(16, 8), num_slices=8))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["seconds"] > 0
     assert metrics["train_images"] == 4
@@ -62,7 +63,7 @@ def test_views_smaller_than_the_images_of_evaluation(tmp_path: Path) -> None:
 
     def build(backbone: nn.Module) -> LeJEPA:
         backbone.patch_embed.register_forward_pre_hook(lambda _, args: sides.append(args[0].shape[-1]))
-        return LeJEPA(backbone, projector_dims=(16, 8), num_slices=8)
+        return LeJEPA(backbone, projector=(16, 8), num_slices=8)
 
     pretrain(config(tmp_path, model="test_aot_admm", img_size=32, global_size=24, evaluate=False), "x", build)
     assert set(sides[:2]) == {24, 16}

@@ -12,7 +12,7 @@ from aotadmm_timm.methods.calibration import LAMBDA_JEPA_SHARES, gradient_norms,
 
 def lambda_jepa(calibrate: int = 0, buffer: int = 0) -> LambdaJEPA:
     return LambdaJEPA(
-        tiny_vit(), projector_dims=(16, 8), calibrate=calibrate, projector_buffer=buffer, backbone_buffer=buffer
+        tiny_vit(), projector=(16, 8), calibrate=calibrate, projector_buffer=buffer, backbone_buffer=buffer
     )
 
 
@@ -23,7 +23,7 @@ def test_calibrated_terms_have_their_shares_of_the_backbone_gradient() -> None:
     norms = {}
     for name in weights:  # the gradient of one weighted term at a time, by backward
         method.zero_grad()
-        (weights[name] * method.terms(views, 0)[0][name]).backward()
+        (weights[name] * method.parts(views, 0).terms[name]).backward()
         grads = [p.grad.flatten() for p in method.backbone.parameters() if p.grad is not None]
         norms[name] = float(torch.cat(grads).norm())
     assert norms == pytest.approx({name: 57 * share for name, share in LAMBDA_JEPA_SHARES.items()}, rel=1e-4)
@@ -40,12 +40,12 @@ def test_measuring_leaves_the_method_alone() -> None:
 
 
 def test_norms_by_hand_and_of_other_methods() -> None:
-    method, views = LeJEPA(Linear(), projector_dims=(), num_slices=8), random_views(8)
+    method, views = LeJEPA(Linear(), projector=(), num_slices=8), random_views(8)
     norms = gradient_norms(method, views, step=2)
     assert set(norms) == {"inv", "sigreg"}
-    method(views, 2)["loss"].backward()
+    method(views, 2).loss.backward()
     assert method.backbone.map.weight.grad is not None
-    terms = method.terms(views, 2)[0]
+    terms = method.parts(views, 2).terms
     grads = torch.autograd.grad(terms["inv"], list(method.backbone.parameters()), allow_unused=True)
     assert norms["inv"] == pytest.approx(float(torch.cat([g.flatten() for g in grads if g is not None]).norm()))
 

@@ -6,24 +6,25 @@ from methods.backbones import Linear, random_views, tiny_vit
 from torch import nn
 
 from aotadmm_timm.losses import SACReg, pairwise_invariance
-from aotadmm_timm.methods import LambdaJEPA, Method
-from aotadmm_timm.methods.views import backbone_features
+from aotadmm_timm.methods import LambdaJEPA, Method, Plan
+from aotadmm_timm.methods.multi_view import backbone_features
 
 
 def small(target: str = "pairwise", backbone: nn.Module | None = None, **options: float) -> LambdaJEPA:
     torch.manual_seed(1)
-    return LambdaJEPA(backbone or Linear(), target=target, projector_dims=(8, 4), **options)  # type: ignore[arg-type]
+    return LambdaJEPA(backbone or Linear(), target=target, projector=(8, 4), **options)  # type: ignore[arg-type]
 
 
 def train(method: Method, steps: range, total: int = 10) -> list[float]:
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=1e-3)
+    method.begin(Plan(total, total, 16, 2, 1))
     losses = []
     for step in steps:
-        loss = method(random_views(16, seed=step), step)["loss"]
+        loss = method(random_views(16, seed=step), step).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        method.update(step, total)  # type: ignore[operator]
+        method.after_step(step)
         losses.append(float(loss.detach()))
     return losses
 
@@ -37,10 +38,10 @@ def test_hand_formula() -> None:
     inv = pairwise_invariance(z)  # over all three views; the centres are of the two global ones
     sac_z, sac_h = SACReg(2)(z[:2].mean(0), 4), SACReg(2, stream=1)(centers, 4)
     for name, value in (("inv", inv), ("projector_sacreg", sac_z), ("backbone_sacreg", sac_h)):
-        assert torch.allclose(out[name], value, rtol=1e-5)
-    assert torch.allclose(out["loss"], 3 * inv + 5 * sac_z + 7 * sac_h, rtol=1e-5)
-    assert {name for name, value in out.items() if value.requires_grad} == {"loss"}
-    assert {"tap_zeros", "tap_max", "features"} <= set(out)
+        assert torch.allclose(out.terms[name], value, rtol=1e-5)
+    assert torch.allclose(out.loss, 3 * inv + 5 * sac_z + 7 * sac_h, rtol=1e-5)
+    assert not any(value.requires_grad for value in (*out.terms.values(), out.features))
+    assert {"tap_zeros", "tap_max"} <= set(out.terms)
 
 
 def test_averaged_target() -> None:
@@ -50,9 +51,9 @@ def test_averaged_target() -> None:
     h = backbone_features(method.backbone, views)
     z = method.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2])
     average = backbone_features(method.target_network, views).mean(0)
-    assert torch.allclose(out["inv"], 3 * (z - average).square().mean(), rtol=1e-4)  # 2 V / (V - 1) = 3 for V = 3
-    assert not torch.allclose(out["inv"], pairwise_invariance(z), rtol=1e-3)
-    out["loss"].backward()
+    assert torch.allclose(out.terms["inv"], 3 * (z - average).square().mean(), rtol=1e-4)  # 2 V / (V - 1) = 3 for V = 3
+    assert not torch.allclose(out.terms["inv"], pairwise_invariance(z), rtol=1e-3)
+    out.loss.backward()
     assert all(p.grad is None for p in method.target_network.parameters())
 
 
@@ -64,18 +65,19 @@ def test_target_moves_by_the_schedule(step: int, tau: float) -> None:
         for p in method.parameters():
             p.add_(1.0 if p.requires_grad else 0.0)
     method.projector[1].running_mean.fill_(3.0)
-    method.update(step, 10)
+    method.begin(Plan(10, 5, 16, 2, 1))
+    method.after_step(step)
     for old, new in zip(before, method.target_network.parameters(), strict=True):
         assert torch.allclose(new, old + (1 - tau), atol=1e-6)
-    assert float(method.target_network[1][1].running_mean.mean()) == 3.0
+    assert float(method.target_network.module[1][1].running_mean.mean()) == 3.0
 
 
 def test_target_is_evaluated_without_drop_path() -> None:
     method = small("ema").train()
-    assert not method.target_network.training
+    assert not method.target_network.module.training
     assert method.projector.training
     assert small("pairwise").train().training
-    small("pairwise").update(0, 10)  # nothing to move
+    small("pairwise").after_step(0)  # nothing to move
 
 
 @pytest.mark.parametrize("target", ["pairwise", "ema"])
@@ -96,8 +98,8 @@ def test_bf16() -> None:
     method = small("ema", tiny_vit())
     with torch.autocast("cpu", torch.bfloat16):
         out = method(random_views(16), 0)
-    assert out["loss"].dtype == torch.float32
-    out["loss"].backward()
+    assert out.loss.dtype == torch.float32
+    out.loss.backward()
     assert all(p.grad.isfinite().all() for p in method.parameters() if p.requires_grad)  # type: ignore[union-attr]
 
 

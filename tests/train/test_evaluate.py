@@ -18,7 +18,8 @@ from aotadmm_timm.cli import parse
 from aotadmm_timm.data import load_images
 from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
-from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
+from aotadmm_timm.engine.pretrain import pretrain
+from aotadmm_timm.engine.pretrain_options import PretrainConfig
 from aotadmm_timm.evaluation.view_features import extract_view_features
 from aotadmm_timm.methods.lejepa import LeJEPA
 
@@ -46,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         device="cpu",
         seed=3,
     )
-    pretrain(cfg, "lejepa", lambda backbone: LeJEPA(backbone, projector_dims=(32, 32, 8), num_slices=16))
+    pretrain(cfg, "lejepa", lambda backbone: LeJEPA(backbone, projector=(32, 32, 8), num_slices=16))
     return folder
 
 

@@ -18,11 +18,12 @@ from aotadmm_timm.runs.folder import read_log
 SCRIPT = """
 import sys
 from aotadmm_timm.cli import parse, run
-from aotadmm_timm.engine.pretrain import PretrainConfig, pretrain
+from aotadmm_timm.engine.pretrain import pretrain
+from aotadmm_timm.engine.pretrain_options import PretrainConfig
 from aotadmm_timm.methods import LambdaJEPA
 
 def build(backbone):
-    return LambdaJEPA(backbone, target="ema", projector_dims=(32, 16), projector_buffer=2, backbone_buffer=2)
+    return LambdaJEPA(backbone, target="ema", projector=(32, 16), projector_buffer=2, backbone_buffer=2)
 
 run(lambda: pretrain(parse(PretrainConfig), "lambda", build))
 """

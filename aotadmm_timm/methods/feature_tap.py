@@ -11,7 +11,7 @@ from aotadmm_timm.precision import at_least_float32
 TapName = Literal["norm", "features"]
 
 
-class Tap(nn.Module):
+class FeatureTap(nn.Module):
     """Mean over the global views of tapped backbone features: (V, B, d), Vg -> centres (B, d).
 
     A moment condition such as SACReg can be met by non-negative features (what a pooled ReLU, as in AoT-ADMM and CRATE

@@ -6,7 +6,7 @@ import torch
 from methods.backbones import Linear, random_views, tiny_vit
 
 from aotadmm_timm.methods import LeJEPA, Views
-from aotadmm_timm.methods.views import backbone_features, feature_width
+from aotadmm_timm.methods.multi_view import backbone_features, feature_width
 
 
 def test_views_come_out_in_order() -> None:

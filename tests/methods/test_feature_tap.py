@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm.losses import sacreg
-from aotadmm_timm.methods.tap import Tap, TapName
+from aotadmm_timm.methods.feature_tap import FeatureTap, TapName
 
 
 def minimise(tap: TapName, num: int = 32) -> tuple[float, Tensor]:
@@ -15,7 +15,7 @@ def minimise(tap: TapName, num: int = 32) -> tuple[float, Tensor]:
     torch.manual_seed(0)
     raw = torch.nn.Parameter(0.5 * torch.randn(num, num) + 0.5)
     optimizer = torch.optim.Adam([raw], lr=0.05)
-    module = Tap(tap)
+    module = FeatureTap(tap)
     for _ in range(800):
         value = sacreg(module(raw.relu()[None], 1)[0]) / num
         optimizer.zero_grad()
@@ -34,7 +34,7 @@ def test_non_negative_features_take_a_shortcut_that_the_default_tap_does_not_hav
     assert ((h > 1).sum(0) == 1).all()
 
     value, h = minimise("norm")
-    tapped = Tap("norm")(h[None], 1)[0]
+    tapped = FeatureTap("norm")(h[None], 1)[0]
     assert value < 0.15
     assert float((h == 0).float().mean()) < 0.4
     assert float(tapped.abs().max()) < 4  # of a Gaussian of this size: about 3.3
@@ -44,7 +44,7 @@ def test_non_negative_features_take_a_shortcut_that_the_default_tap_does_not_hav
 
 def test_norm_has_no_parameters_and_gives_both_signs() -> None:
     torch.manual_seed(0)
-    tap, h = Tap(), torch.rand(3, 5, 8)
+    tap, h = FeatureTap(), torch.rand(3, 5, 8)
     assert tap.name == "norm"
     assert not list(tap.parameters())
     centers, logged = tap(h, 2)
@@ -56,23 +56,23 @@ def test_norm_has_no_parameters_and_gives_both_signs() -> None:
 
 def test_features_are_taken_as_they_are_and_logged() -> None:
     h = torch.tensor([[[0.0, 2.0], [-1.0, 0.0]], [[0.0, 4.0], [3.0, 0.0]]])
-    centers, logged = Tap("features")(h, 2)
+    centers, logged = FeatureTap("features")(h, 2)
     assert torch.equal(centers, torch.tensor([[0.0, 3.0], [1.0, 0.0]]))
     assert float(logged["tap_zeros"]) == 0.5
     assert float(logged["tap_max"]) == 4
 
 
 def test_non_negative_features_are_pointed_out_once() -> None:
-    tap, h = Tap("features"), torch.rand(2, 3, 4)
+    tap, h = FeatureTap("features"), torch.rand(2, 3, 4)
     with pytest.warns(UserWarning, match='no negative entry.*Tap "norm" avoids it'):
         tap(h, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tap(h, 2)
-        Tap("norm")(h, 2)
-        Tap("features")(h - 0.5, 2)
+        FeatureTap("norm")(h, 2)
+        FeatureTap("features")(h - 0.5, 2)
 
 
 def test_unknown_tap_is_named() -> None:
     with pytest.raises(ValueError, match="got 'cls'"):
-        Tap("cls")  # type: ignore[arg-type]
+        FeatureTap("cls")  # type: ignore[arg-type]
