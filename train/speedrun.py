@@ -6,9 +6,9 @@
 Rules
 1. Images: the 50,000 training images of CIFAR-10. No others, and no weights to start from.
 2. Labels: none in pretraining. What is logged about them (online probe, kNN) must not reach the encoder's weights.
-3. Time: one hour of wall clock from this command's start to the end of its last phase, with imports and decoding, on two
-   threads in all. A run that is not done by then is stopped and is no record. Scoring comes after and does not count.
-4. Score: `linear_probe` of the frozen features of the last phase, fitted with the labels of all training images, read
+3. Time: one hour of wall clock from this command's start to the end of its last phase, imports and decoding included,
+   on two threads in all. A run that is not done by then is stopped: no record. Scoring comes after and does not count.
+4. Score: `linear_probe` on frozen features of the last phase, fitted with the labels of all training images and read
    once on the 10,000 test images.
 5. Choices (settings, epochs, code) are made with --held-out: the probe is fitted on the first 40,000 training images
    and scored on the last 10,000. Nothing is chosen by a test score, and no seed is left out.
@@ -58,25 +58,24 @@ class Config:
     output: str = option("runs/speedrun", "folder; a phase's run folder is PHASE below it")
 
 
-def pretrain(cfg: Config, began: float) -> tuple[Path, float]:
-    """All phases, one after the other; the last one's run folder, and the seconds since `began`.
-
-    Raises: UserError if a phase ends with an error, or the time is over.
-    """
+def phase_options(cfg: Config) -> list[dict[str, Any]]:
+    """Options of train/lejepa.py for each phase; every run starts from the folder of the one before."""
     search = read_yaml(cfg.phases)
-    places = {"dataset": cfg.dataset, "data_dir": cfg.data_dir, "dataset_download": cfg.dataset_download}
-    before: Path | None = None
+    own = {"dataset": cfg.dataset, "data_dir": cfg.data_dir, "dataset_download": cfg.dataset_download, "seed": cfg.seed}
+    phases: list[dict[str, Any]] = []
     for number, changes in enumerate(search["phases"], 1):
-        folder = Path(cfg.output) / str(number)
-        start = {"initial_checkpoint": str(before)} if before else {}
-        options = {**search["base"], **(changes or {}), **places, **start, "seed": cfg.seed, "output": str(folder)}
-        _train({**options, "evaluate": False}, began + 60 * cfg.minutes - time.monotonic(), number)
-        before = folder
-    assert before is not None
-    return before, time.monotonic() - began
+        start = {"initial_checkpoint": phases[-1]["output"]} if phases else {}
+        output = {"output": str(Path(cfg.output) / str(number)), "evaluate": False}
+        phases.append({**search["base"], **(changes or {}), **own, **start, **output})
+    return phases
 
 
-def _train(options: dict[str, Any], seconds: float, number: int) -> None:
+def pretrain(options: dict[str, Any], seconds: float) -> None:
+    """One phase.
+
+    Raises: UserError if it ends with an error, or is not done after these seconds.
+    """
+    phase = Path(options["output"]).name
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     command = [*launcher, str(Path(__file__).with_name("lejepa.py")), *as_flags(options)]
     with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
@@ -85,9 +84,9 @@ def _train(options: dict[str, Any], seconds: float, number: int) -> None:
         except subprocess.TimeoutExpired:
             process.terminate()
             process.wait()
-            raise UserError(f"the time was over in phase {number}: no record; fewer epochs would do") from None
+            raise UserError(f"the time was over in phase {phase}: no record; fewer epochs would do") from None
     if status:
-        raise UserError(f"phase {number} ended with status {status}")
+        raise UserError(f"phase {phase} ended with status {status}")
 
 
 def score(cfg: Config, folder: Path) -> dict[str, float]:
@@ -106,7 +105,10 @@ def score(cfg: Config, folder: Path) -> dict[str, float]:
 def main() -> None:
     began = time.monotonic()
     cfg = parse(Config, description=__doc__)
-    folder, seconds = pretrain(cfg, began)
+    phases = phase_options(cfg)
+    for options in phases:
+        pretrain(options, began + 60 * cfg.minutes - time.monotonic())
+    seconds, folder = time.monotonic() - began, Path(phases[-1]["output"])
     scores = score(cfg, folder)
     where = "held-out training images" if cfg.held_out else "test"
     kept = {"seconds": seconds, "commit": commit(), "seed": cfg.seed, "scored_on": where, "scores": scores}

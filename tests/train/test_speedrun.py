@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scripts import run_script
+from scripts import load_script, run_script
 
+from aotadmm_timm.cli import parse
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.runs.config import read_yaml
 
@@ -24,6 +25,19 @@ def arguments(tmp_path: Path) -> list[str]:
     return ["--phases", str(path), "--dataset", "digits", "--output", str(tmp_path / "run")]
 
 
+def test_every_phase_starts_from_the_one_before(arguments: list[str], tmp_path: Path) -> None:
+    script = load_script("train/speedrun.py")
+    config = parse(script.Config, [*arguments, "--seed", "3"])
+    first, second = script.phase_options(config)
+    own = {"dataset": "digits", "data_dir": None, "dataset_download": False, "seed": 3, "evaluate": False}
+    folder = tmp_path / "run"
+    assert first == {**BASE, **PHASES[0], **own, "output": str(folder / "1")}
+    assert second == {
+        **BASE, **PHASES[1], **own, "output": str(folder / "2"), "initial_checkpoint": str(folder / "1")
+    }  # fmt: skip
+
+
+@pytest.mark.slow
 def test_phases_follow_one_another_and_the_last_is_scored(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
