@@ -103,5 +103,5 @@ def test_a_student_with_two_heads_is_refused_by_name(switched: bool) -> None:
     """With the switch its output is a pair, without it both heads would get the teacher's gradient."""
     student = VisionTransformerDistilled(img_size=8, patch_size=4, embed_dim=24, depth=1, num_heads=2, num_classes=3)
     student.set_distilled_training(switched)
-    with pytest.raises(ValueError, match="VisionTransformerDistilled has a second head .* --head token"):
+    with pytest.raises(ValueError, match=r"VisionTransformerDistilled has a second head .* --head token"):
         HardDistillation(student, Teacher(model("test_vit2", 48, *IMAGENET, classes=3)), nn.CrossEntropyLoss())
