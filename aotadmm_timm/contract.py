@@ -17,7 +17,7 @@ from timm.models import save_for_hf
 from timm.models._features import FeatureGetterNet
 from timm.models._input import get_model_input_config
 from timm.optim import create_optimizer_v2
-from torch import Tensor
+from torch import Tensor, nn
 
 from aotadmm_timm.models.unrolled import UnrolledTransformer, layer_states
 
@@ -235,7 +235,10 @@ def rectangles(build: Build) -> None:
     before, after = (model.forward_intermediates(i, indices=[0], intermediates_only=True)[0] for i in (x, bright))
     change = (after - before).abs().sum(1)[0]
     expect(change.shape == (rows, columns), f"map of a {rows}x{columns} grid is {tuple(change.shape)}")
-    expect(divmod(int(change.argmax()), columns) == (1, 4), "a bright patch changes another place of the map most")
+    # Not strictly the most: patches of convolutional stems overlap, and their neighbors see it too.
+    expect(bool(change[1, 4] > change.max() / 2), "a bright patch changes another place of the map most")
+    if not isinstance(model.pos_embed, Tensor):
+        return
     # Positions whose value is their row stay constant along columns, whatever grid they are resampled to.
     with torch.no_grad():
         positions = torch.arange(rows).repeat_interleave(columns).float()
@@ -266,9 +269,21 @@ def resizing(build: Build) -> None:
         save_for_hf(model, folder, safe_serialization=True)
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     expect_close(loaded(x), model(x), "resized model after saving and loading", 0.0)
-    model.set_input_size(patch_size=(2 * ph, 2 * pw), img_size=(4 * ph, 6 * pw))
+    larger = {"patch_size": (2 * ph, 2 * pw), "img_size": (4 * ph, 6 * pw)}
+    if not isinstance(model.patch_embed.proj, nn.Conv2d | nn.Linear):
+        expect(_refuses(lambda: model.set_input_size(**larger)), "a stem of several layers takes another patch size")
+        return
+    model.set_input_size(**larger)
     expect(model.patch_embed.grid_size == (2, 3), "set_input_size does not change the patch size")
     expect(bool(model(torch.randn(2, model.in_chans, 4 * ph, 6 * pw)).isfinite().all()), "not finite at new patch size")
+
+
+def _refuses(call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except ValueError:
+        return True
+    return False
 
 
 def optimizer_groups(build: Build) -> None:
@@ -284,13 +299,13 @@ def optimizer_groups(build: Build) -> None:
         expect((names[key]["weight_decay"] == 0) == exempt, f"{key} is {'' if exempt else 'not '}decayed")
     unknown = model.no_weight_decay() - {"pos_embed", "cls_token", "reg_token", "dist_token"} - names.keys()
     expect(not unknown, f"no_weight_decay names unknown parameters {sorted(unknown)}")
-    first = names["pos_embed"]["lr_scale"]
+    first = names[f"{model.pretrained_cfg['first_conv']}.weight"]["lr_scale"]
     for key, group in names.items():
         rate = group["lr_scale"]
         if key.startswith("blocks."):
             layer = int(key.split(".")[1])
             expect(rate == first * 2.0 ** (layer + 1), f"{key} has rate {rate}, not that of layer {layer}")
-        elif key.startswith(("norm.", "fc_norm.", "head.")):
+        elif key.startswith(("cls_attn_blocks.", "norm.", "fc_norm.", "head.")):
             expect(rate >= first * 2.0**depth, f"{key} has rate {rate}, less than the last layer")
         else:
             expect(rate == first, f"{key} has rate {rate}, not the stem's {first}")
@@ -304,7 +319,8 @@ def devices_and_dtypes(build: Build) -> None:
     expect(bool(meta(images(meta)).isfinite().all()), "init_weights after the meta device leaves garbage")
     model = build().eval()
     half = build(dtype=torch.bfloat16).eval()
-    expect(all(t.dtype == torch.bfloat16 for t in half.state_dict().values()), "a tensor is not bfloat16")
+    floats = [t for t in half.state_dict().values() if t.is_floating_point()]  # BatchNorm also counts batches
+    expect(all(t.dtype == torch.bfloat16 for t in floats), "a tensor is not bfloat16")
     half.load_state_dict(model.state_dict())
     x = images(model)
     out, reference = half(x.bfloat16()), model(x)
@@ -315,15 +331,21 @@ def devices_and_dtypes(build: Build) -> None:
 
 
 def states(build: Build) -> None:
-    """An unrolled model shows its states: one tuple per layer and the initial one, read out as it computes."""
+    """An unrolled model shows its states: one tuple per layer and the initial one, read out as it computes.
+
+    The class token may be among the tokens of every state, or join them in the readout.
+    """
     model = build().eval()
     if not isinstance(model, UnrolledTransformer):
         return
     x = images(model)
     shown: list[Any] = layer_states(model, x)
     expect(len(shown) == len(model.blocks) + 1, "not one tuple of states per layer and the initial one")
-    shape = (2, model.num_prefix_tokens + model.patch_embed.num_patches, model.embed_dim)
-    expect(all(t.shape == shape for tuple_ in shown for t in tuple_), f"a state is not {shape}")
+    patches, prefix, width = model.patch_embed.num_patches, model.num_prefix_tokens, model.embed_dim
+    shapes = {tuple(t.shape) for tuple_ in shown for t in tuple_}
+    allowed = {(2, patches, width), (2, prefix + patches, width)}
+    expect(len(shapes) == 1 and shapes <= allowed, f"states are {sorted(shapes)}, not one of {sorted(allowed)}")
+    expect(model.readout(shown[0]).shape == (2, prefix + patches, width), "the readout lacks tokens")
     expect_close(model.norm(model.readout(shown[-1])), model.forward_features(x), "readout of the last states", 0.0)
 
 

@@ -10,6 +10,7 @@ PACKAGE = Path(aotadmm_timm.__file__).parent
 # Each part may import itself and what is listed; everything may use FOUNDATION.
 FOUNDATION = {"autograd", "cli", "distributed", "errors", "evaluating", "options", "precision"}
 ALLOWED = {
+    "__main__": {"engine", "losses"},
     "autograd": set(),
     "errors": set(),
     "evaluating": set(),

@@ -12,15 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timm.task.task import TrainingTask
-from timm.task.token_distillation import TokenDistillationTask
-
 from aotadmm_timm.cli import option, parse, run
-from aotadmm_timm.engine.supervised import criterion, train_supervised
 from aotadmm_timm.engine.supervised_options import SupervisedConfig
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.methods.distillation import HardDistillation, Teacher
-from aotadmm_timm.pretrained import adapt, build_model, check_name, open_model, start_from
 
 
 @dataclass(frozen=True)
@@ -39,6 +33,12 @@ def main() -> None:
     source = cfg.teacher
     if source is None:
         raise UserError("--teacher: which classifier should be learned from?")
+
+    from timm.task.token_distillation import TokenDistillationTask  # torch and timm: not for --help
+
+    from aotadmm_timm.engine.supervised import criterion, train_supervised
+    from aotadmm_timm.methods.distillation import HardDistillation, Teacher
+    from aotadmm_timm.pretrained import adapt, build_model, check_name, open_model, start_from
 
     @functools.cache
     def teacher() -> Any:
@@ -59,7 +59,7 @@ def main() -> None:
         student: Any = start_from(start, cfg.model, num_classes=start.num_classes, **size, **kwargs)
         return student, adapt(student, num_classes=num_classes, img_size=cfg.img_size)
 
-    def make_task(student: Any, classes: tuple[str, ...]) -> TrainingTask:
+    def make_task(student: Any, classes: tuple[str, ...]) -> Any:
         if teacher().num_classes != student.num_classes:
             raise UserError(f"--teacher {source}: {teacher().num_classes} classes, the data has {len(classes)}")
         names = teacher().pretrained_cfg.get("label_names")

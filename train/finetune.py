@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timm.task.classification import ClassificationTask
-
 from aotadmm_timm.cli import option, parse, run
-from aotadmm_timm.engine.supervised import criterion, train_supervised
 from aotadmm_timm.engine.supervised_options import SupervisedConfig
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.pretrained import adapt, open_or_start
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,11 @@ def main() -> None:
     source = cfg.checkpoint
     if source is None:
         raise UserError("--checkpoint: which weights should be fine-tuned?")
+
+    from timm.task.classification import ClassificationTask  # torch and timm: not for --help
+
+    from aotadmm_timm.engine.supervised import criterion, train_supervised
+    from aotadmm_timm.pretrained import adapt, open_or_start
 
     def make_model(num_classes: int) -> tuple[Any, list[str]]:
         kwargs = {**cfg.model_kwargs, **({} if cfg.drop_path is None else {"drop_path_rate": cfg.drop_path})}

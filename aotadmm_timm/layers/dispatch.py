@@ -1,8 +1,8 @@
 """How an operator is computed: the one place that asks for device, precision, length, autocast, tracing and scripting.
 
 Each function stands for one formula and picks a form of it; which is faster where is measured by tests/benchmarks
-(attention.py, crate_forward.py, training_step.py). Call them as `dispatch.NAME`: to torch.fx each is then one node that
-chooses when the graph runs, as the model does, so that a traced graph gives the model's bits.
+(attention.py, crate_forward.py, token_statistics.py, training_step.py). Call them as `dispatch.NAME`: to torch.fx each
+is then one node that chooses when the graph runs, as the model does, so that a traced graph gives the model's bits.
 """
 
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from aotadmm_timm.layers import proximal
 from aotadmm_timm.layers.fused_admm import fused_admm_step
+from aotadmm_timm.layers.fused_token_statistics import fused_token_statistics
 from aotadmm_timm.layers.tied_attention import explicit_attention, tied_attention
+from aotadmm_timm.layers.token_statistics import token_statistics as explicit_token_statistics
 from aotadmm_timm.precision import autocast_is_on
 
 
@@ -40,6 +42,21 @@ def subspace_attention(w: Tensor, scale: float, dropout: float = 0.0, fused: boo
     if fused and not short and not (on_cpu and half and tokens < 1024):
         return F.scaled_dot_product_attention(w, w, w, dropout_p=dropout, scale=scale)
     return explicit_attention(w, scale, dropout)
+
+
+@torch.fx.wrap
+@register_notrace_function
+def token_statistics(w: Tensor, temperature: Tensor, dropout: float = 0.0, fused: bool = True) -> Tensor:
+    """`token_statistics.token_statistics`; on CPU, without dropout, as one operation (`fused_token_statistics`).
+
+    Args:
+        fused: False keeps to separate operations (timm's `set_fused_attn(False)`), which can be differentiated twice.
+    The other arguments and the result as there.
+    """
+    on_cpu = w.device.type == "cpu"
+    if not torch.jit.is_scripting() and fused and dropout == 0.0 and on_cpu and not is_transformed():
+        return fused_token_statistics(w, temperature)
+    return explicit_token_statistics(w, temperature, dropout)
 
 
 @torch.fx.wrap

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from timm.task.distillation import DistillationTeacher, LogitDistillationTask
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
+
 
 class Teacher(DistillationTeacher):
     """timm's frozen teacher, which is shown images with its own mean and std, and here also of its own size.
@@ -44,7 +46,8 @@ class HardDistillation(LogitDistillationTask):
         student: timm classifier in training, with its mean and std in its pretrained_cfg.
         teacher: see `Teacher`.
         criterion: of the first term; takes labels (B,) or mixed targets (B, classes).
-    Raises: ValueError if the numbers of classes differ.
+    Raises: UserError if the numbers of classes differ, or the student has a second head for the teacher: both heads
+        would learn from it.
     """
 
     student_mean: Tensor
@@ -53,7 +56,12 @@ class HardDistillation(LogitDistillationTask):
     def __init__(self, student: nn.Module, teacher: Teacher, criterion: nn.Module) -> None:
         classes = (getattr(student, "num_classes", None), getattr(teacher.model, "num_classes", None))
         if classes[0] != classes[1]:
-            raise ValueError(f"the student has {classes[0]} classes, the teacher {classes[1]}")
+            raise UserError(f"the student has {classes[0]} classes, the teacher {classes[1]}")
+        if hasattr(student, "set_distilled_training"):
+            raise UserError(
+                f"the student {type(student).__name__} has a second head for the teacher: --head token trains both as "
+                "DeiT does (timm.task.TokenDistillationTask)"
+            )
         super().__init__(student, teacher, criterion, verbose=False)
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Model families; importing this subpackage registers them with timm."""
 
-from aotadmm_timm.models import aot, aot_admm, crate, small_image_stem, vit_mlpfree
+from aotadmm_timm.models import aot, aot_admm, aot_tost, crate, small_image_stem, tost, vit_mlpfree
 from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, create_unrolled, layer_states
 
 __all__ = [
@@ -8,9 +8,11 @@ __all__ = [
     "UnrolledTransformer",
     "aot",
     "aot_admm",
+    "aot_tost",
     "crate",
     "create_unrolled",
     "layer_states",
     "small_image_stem",
+    "tost",
     "vit_mlpfree",
 ]

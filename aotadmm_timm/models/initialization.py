@@ -12,12 +12,12 @@ class Float32InitTransformer(VisionTransformer):
     """
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
-        """As timm's; parameters of half precision are drawn in float32 and rounded."""
-        dtypes = {name: parameter.dtype for name, parameter in self.named_parameters()}
+        """As timm's; parameters and buffers of half precision are set in float32 and rounded."""
+        dtypes = {name: tensor.dtype for name, tensor in [*self.named_parameters(), *self.named_buffers()]}
         low = any(dtype in (torch.bfloat16, torch.float16) for dtype in dtypes.values())
         if low:
             self.float()
         super().init_weights(mode, needs_reset)
         if low:
-            for name, parameter in self.named_parameters():
-                parameter.data = parameter.data.to(dtypes[name])
+            for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
+                tensor.data = tensor.data.to(dtypes[name])

@@ -7,7 +7,7 @@ feature extraction, checkpointing) is timm's.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from timm.layers import LayerNorm
@@ -19,12 +19,6 @@ from torch import Tensor, nn
 from aotadmm_timm.layers.patch_embed import LinearPatchEmbed
 from aotadmm_timm.models.checkpoint import checkpoint_filter_fn
 from aotadmm_timm.models.initialization import Float32InitTransformer
-
-# Arguments of timm's VisionTransformer that speak of an MLP or of separate queries and keys; unrolled layers have none.
-_MEANINGLESS = {
-    "mlp_ratio", "qkv_bias", "qk_norm", "scale_attn_norm", "scale_mlp_norm", "init_values", "fix_init", "act_layer",
-    "mlp_layer", "attn_layer",
-}  # fmt: skip
 
 
 class UnrolledBlock(nn.Module):
@@ -59,6 +53,15 @@ class UnrolledTransformer(Float32InitTransformer):
     Raises: ValueError for such an argument.
     """
 
+    # Arguments of timm's VisionTransformer that are refused: no layer here has an MLP, or queries apart from keys. A
+    # family whose layers have one names fewer.
+    meaningless: ClassVar[frozenset[str]] = frozenset(
+        {
+            "mlp_ratio", "qkv_bias", "qk_norm", "scale_attn_norm", "scale_mlp_norm", "init_values", "fix_init",
+            "act_layer", "mlp_layer", "attn_layer",
+        }
+    )  # fmt: skip
+
     def __init__(
         self,
         *,
@@ -67,7 +70,7 @@ class UnrolledTransformer(Float32InitTransformer):
         norm_layer: Any = None,
         **kwargs: Any,
     ) -> None:
-        if refused := sorted(_MEANINGLESS & kwargs.keys()):
+        if refused := sorted(self.meaningless & kwargs.keys()):
             raise ValueError(f"{type(self).__name__} has no use for {', '.join(refused)}: its layers have no such part")
         norm_layer = norm_layer or partial(LayerNorm, eps=norm_eps)
         super().__init__(embed_layer=embed_layer, norm_layer=norm_layer, **kwargs)

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .objective import coding_rate_regularizer, normalize_energy
-    from .rates import coding_rate, coding_rate_gradient, compression_rate, compression_rate_gradient
+    from .rates import (
+        coding_rate,
+        coding_rate_gradient,
+        compression_rate,
+        compression_rate_gradient,
+        variational_compression_rate,
+    )
 
 __all__ = [
     "coding_rate",
@@ -14,6 +20,7 @@ __all__ = [
     "compression_rate",
     "compression_rate_gradient",
     "normalize_energy",
+    "variational_compression_rate",
 ]
 
 

@@ -61,6 +61,29 @@ def compression_rate_gradient(z: Tensor, bases: Tensor, *, eps: float) -> Tensor
         return (per_head @ bases.to(per_head.dtype).mT).sum(-3)
 
 
+def variational_compression_rate(w: Tensor, membership: Tensor) -> Tensor:
+    """1/2 sum_k n_k / N sum_p log(1 + 1 / n_k sum_n Pi_nk w_nkp^2),  n_k = sum_n Pi_nk   (ToST, arXiv:2412.17810)
+
+    An upper bound of the compression rate of tokens that belong to heads in parts: the logdet of a head's covariance is
+    at most that of its diagonal, which takes no products of pairs of tokens. What token statistics self-attention
+    descends.
+
+    Args:
+        w: tokens in each head's subspace (..., N, K, p), their scale taken to contain d / eps^2.
+        membership: Pi (..., N, K), the share of each token that belongs to each head.
+    Returns: (...), in nats, float32 at least. Raises: ValueError if shapes do not fit (both are named).
+    """
+    if w.ndim < 3 or w.shape[:-1] != membership.shape:
+        raise ValueError(
+            f"tokens (..., N, K, p) and membership (..., N, K) do not fit: {tuple(w.shape)}, {tuple(membership.shape)}"
+        )
+    dtype = torch.promote_types(w.dtype, torch.float32)
+    share = membership.to(dtype).unsqueeze(-1)
+    count = share.sum(-3)
+    moment = (share * w.to(dtype).square()).sum(-3) / count.clamp_min(torch.finfo(dtype).tiny)
+    return (count * moment.log1p()).sum((-2, -1)) / (2 * w.shape[-3])
+
+
 def _prepare(z: Tensor, eps: float) -> tuple[Tensor, float]:
     if z.ndim < 2 or z.shape[-2] == 0 or z.shape[-1] == 0:
         raise ValueError(f"tokens must be (..., N, d) with N, d >= 1, got {tuple(z.shape)}")

@@ -120,6 +120,16 @@ def test_admm_step_is_one_operation_where_it_can_be() -> None:
     torch.testing.assert_close(per_sample[0], one[0][0])
 
 
+def test_token_statistics_are_one_operation_where_they_can_be() -> None:
+    w, temperature = draw(3, 7, 2, 6).requires_grad_(), torch.ones(2)
+    name = "_FusedTokenStatisticsBackward"
+    assert type(dispatch.token_statistics(w, temperature).grad_fn).__name__ == name
+    assert type(dispatch.token_statistics(w, temperature, 0.0, False).grad_fn).__name__ != name
+    assert type(dispatch.token_statistics(w, temperature, 0.5).grad_fn).__name__ != name
+    one = torch.func.grad(lambda x: dispatch.token_statistics(x, temperature).square().sum())
+    torch.testing.assert_close(torch.vmap(one)(w.unsqueeze(1)).squeeze(1), one(w))
+
+
 class Admm(nn.Module):
     def forward(self, z: Tensor, v: Tensor, w: Tensor, m: Tensor, c: Tensor, tau: Tensor, gain: Tensor) -> Tensor:
         z, v, w = dispatch.admm_step(z, v, w, m, c, tau, gain)
@@ -141,6 +151,11 @@ class Attention(nn.Module):
         return dispatch.subspace_attention(w, 0.25)
 
 
+class Statistics(nn.Module):
+    def forward(self, w: Tensor, temperature: Tensor) -> Tensor:
+        return dispatch.token_statistics(w, temperature)
+
+
 class Stored(nn.Module):
     def forward(self, t: Tensor) -> Tensor:
         return dispatch.as_autocast_stores(t)
@@ -156,6 +171,7 @@ class Stored(nn.Module):
         (Wide, [draw(2, 40, 16), draw(16, 64, seed=1)]),
         (Attention, [draw(2, 3, 17, 16)]),
         (Attention, [draw(2, 3, 65, 16)]),
+        (Statistics, [draw(2, 17, 3, 16), draw(3, seed=1)]),
         (Stored, [draw(2, 3)]),
     ],
 )

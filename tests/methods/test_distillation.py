@@ -5,6 +5,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from timm.data.mixup import Mixup
+from timm.models.deit import VisionTransformerDistilled
 from torch import nn
 
 from aotadmm_timm.methods.distillation import HardDistillation, Teacher
@@ -95,3 +96,12 @@ def test_other_class_counts_are_refused(pair: tuple[nn.Module, Teacher]) -> None
     student = model("test_vit", 32, (0.5,) * 3, (0.5,) * 3, classes=4)
     with pytest.raises(ValueError, match="the student has 4 classes, the teacher 5"):
         HardDistillation(student, pair[1], nn.CrossEntropyLoss())
+
+
+@pytest.mark.parametrize("switched", [False, True])
+def test_a_student_with_two_heads_is_refused_by_name(switched: bool) -> None:
+    """With the switch its output is a pair, without it both heads would get the teacher's gradient."""
+    student = VisionTransformerDistilled(img_size=8, patch_size=4, embed_dim=24, depth=1, num_heads=2, num_classes=3)
+    student.set_distilled_training(switched)
+    with pytest.raises(ValueError, match=r"VisionTransformerDistilled has a second head .* --head token"):
+        HardDistillation(student, Teacher(model("test_vit2", 48, *IMAGENET, classes=3)), nn.CrossEntropyLoss())

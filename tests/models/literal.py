@@ -23,6 +23,26 @@ def attention(x: Tensor, u_t: Tensor, heads: int) -> Tensor:
     return torch.cat(out, -1)
 
 
+def token_statistics(x: Tensor, u_t: Tensor, temperature: Tensor, heads: int) -> Tensor:
+    """-Pi w D of one image x (N, d), number by number, heads side by side."""
+    n, p = len(x), u_t.shape[0] // heads
+    w = [(x @ u_t[k * p : (k + 1) * p].t()).tolist() for k in range(heads)]
+    total = [[sum(w[k][i][j] ** 2 for i in range(n)) for j in range(p)] for k in range(heads)]
+    pi = [[0.0] * n for _ in range(heads)]
+    for i in range(n):
+        energy = [sum(w[k][i][j] ** 2 / total[k][j] for j in range(p)) for k in range(heads)]
+        weight = [math.exp(float(temperature[k]) * energy[k]) for k in range(heads)]
+        for k in range(heads):
+            pi[k][i] = weight[k] / sum(weight)
+    out = torch.empty(n, heads * p, dtype=x.dtype)
+    for k in range(heads):
+        for j in range(p):
+            moment = sum(pi[k][i] * w[k][i][j] ** 2 for i in range(n)) / sum(pi[k])
+            for i in range(n):
+                out[i, k * p + j] = -pi[k][i] * w[k][i][j] / (1 + moment)
+    return out
+
+
 def linear_stem(state: State, image: Tensor, patch: int) -> Tensor:
     """Tokens (N, d) of one image (C, H, W) by CRATE's stem, without class token and positions."""
     c, h, w = image.shape
@@ -86,7 +106,8 @@ def crate_alpha(state: State, images: Tensor, *, heads: int) -> Tensor:
 def aot_admm(state: State, images: Tensor, *, patch: int, heads: int, tau: float) -> list[tuple[Tensor, ...]]:
     """States (Z, V, W) of one image, before and after every layer: Algorithm 1, lines 3 to 10, number by number.
 
-    `state` is the model's own state dict; its stem is read under the published names of CRATE's.
+    With token statistics in the place of MSSA where the state has temperatures. `state` is the model's own state dict;
+    its stem is read under the published names of CRATE's.
     """
     state = {key: tensor.double() for key, tensor in state.items()}
     stem = {"norm_patch": "1", "proj": "2", "norm": "3"}
@@ -103,8 +124,11 @@ def aot_admm(state: State, images: Tensor, *, patch: int, heads: int, tau: float
         logits = [float(x) for x in state[f"{key}.logits"]]
         a, b, c = (math.exp(x) / sum(math.exp(y) for y in logits) for x in logits)
         x = layer_norm(z, state[f"{key}.norm.weight"], state[f"{key}.norm.bias"], 1e-5)
-        mssa = attention(x, state[f"{key}.attn.qkv.weight"], heads) @ state[f"{key}.attn.proj.weight"].t()
-        mssa = mssa + state[f"{key}.attn.proj.bias"]
+        if f"{key}.attn.temperature" in state:
+            mssa = token_statistics(x, state[f"{key}.attn.qkv.weight"], state[f"{key}.attn.temperature"], heads)
+        else:
+            mssa = attention(x, state[f"{key}.attn.qkv.weight"], heads)
+        mssa = mssa @ state[f"{key}.attn.proj.weight"].t() + state[f"{key}.attn.proj.bias"]
         new_z, new_v, new_w = (torch.empty_like(z) for _ in range(3))
         for i in range(n):
             row = [a * float(z[i, j]) + b * float(mssa[i, j]) + c * float(v[i, j] - w[i, j]) for j in range(d)]

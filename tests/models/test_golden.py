@@ -14,7 +14,7 @@ from torch import Tensor
 import aotadmm_timm  # noqa: F401
 
 GOLDEN = Path(__file__).parent / "data" / "golden.safetensors"
-NAMES = sorted(timm.list_models("test_*", module=["aot", "aot_admm", "crate", "vit_mlpfree"]))
+NAMES = sorted(timm.list_models("test_*", module=["aot", "aot_admm", "aot_tost", "crate", "tost", "vit_mlpfree"]))
 
 
 def outputs(name: str) -> dict[str, Tensor]:
@@ -37,7 +37,8 @@ def test_golden(name: str) -> None:
 
 
 def test_every_family_is_pinned() -> None:
-    assert NAMES == ["test_aot", "test_aot_admm", "test_crate", "test_crate_alpha", "test_vit_mlpfree"]
+    families = ["aot", "aot_admm", "aot_admm_tost", "aot_tost", "crate", "crate_alpha", "tost", "vit_mlpfree"]
+    assert [f"test_{family}" for family in families] == NAMES
     assert {key.split(".")[0] for key in load_file(GOLDEN)} == set(NAMES)
 
 

@@ -39,6 +39,15 @@ def gflops(name: str) -> float:
         ("aot_tiny", 3.63),
         ("aot_small", 8.11),
         ("aot_base", 14.35),
+        ("aot_tost_tiny", 3.64),
+        ("aot_tost_small", 8.11),
+        ("aot_tost_base", 14.35),
+        ("aot_admm_tost_tiny", 3.64),
+        ("aot_admm_tost_small", 8.11),
+        ("aot_admm_tost_base", 14.36),
+        ("tost_tiny", 22.16),
+        ("tost_small", 49.79),
+        ("tost_base", 88.45),
     ],
 )
 def test_tables_1_to_3(name: str, millions: float) -> None:
@@ -61,14 +70,26 @@ def test_flops_of_crate(name: str, width: int, printed: float) -> None:
     assert round(gflops(name) + third_product, 2) == printed
 
 
-@pytest.mark.parametrize(("family", "vectors"), [("crate", (3, 5, 0)), ("aot", (2, 3, 0)), ("aot_admm", (2, 4, 3))])
+@pytest.mark.parametrize(
+    ("family", "vectors"),
+    [
+        ("crate", (3, 5, 0)),
+        ("aot", (2, 3, 0)),
+        ("aot_admm", (2, 4, 3)),
+        ("aot_tost", (2, 3, 0)),
+        ("aot_admm_tost", (2, 4, 3)),
+        ("tost", (10, 13, 0)),
+    ],
+)
 def test_parameters_per_layer(family: str, vectors: tuple[int, int, int]) -> None:
+    """Token statistics have one temperature a head besides."""
     squares, rows, rest = vectors
-    for size, width in (("tiny", 384), ("small", 576), ("base", 768)):
+    for size, width, heads in (("tiny", 384, 6), ("small", 576, 12), ("base", 768, 12)):
+        extra = rest + (heads if "tost" in family else 0)
         model = timm.create_model(f"{family}_{size}", device="meta")
         assert len(model.blocks) == 12
         for block in model.blocks:
-            assert sum(p.numel() for p in block.parameters()) == squares * width**2 + rows * width + rest
+            assert sum(p.numel() for p in block.parameters()) == squares * width**2 + rows * width + extra
 
 
 @pytest.mark.parametrize(

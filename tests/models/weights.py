@@ -71,6 +71,34 @@ def published_crate_alpha(*, patch: int, width: int, depth: int, classes: int, s
     return draw({**shapes, **_head(width, classes)})
 
 
+def published_tost(*, patch: int, width: int, depth: int, heads: int, classes: int) -> dict:
+    """A random state dict in the layout of the published ToST vision model."""
+    norm = {"weight": (width,), "bias": (width,)}
+    mlp = {"mlp.fc1": (4 * width, width), "mlp.fc2": (width, 4 * width)}
+    shapes: dict[str, tuple[int, ...]] = {"cls_token": (1, 1, width), "pos_embeder.token_projection.bias": (width,)}
+    shapes["pos_embeder.token_projection.weight"] = (width, 64, 1, 1)
+    halvings = patch.bit_length() - 1
+    channels = [3, *(width >> i for i in reversed(range(halvings)))]
+    for i in range(halvings):
+        stem = f"patch_embed.proj.{2 * i}"
+        shapes[f"{stem}.0.weight"] = (channels[i + 1], channels[i], 3, 3)
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            shapes[f"{stem}.1.{name}"] = (channels[i + 1],)
+        shapes[f"{stem}.1.num_batches_tracked"] = ()
+    layers = {"blocks": (depth, 1, "to_out.0"), "cls_attn_blocks": (2, 3, "proj")}
+    for kind, (count, projections, out) in layers.items():
+        for i in range(count):
+            matrices = {**mlp, "attn.qkv": (projections * width, width), f"attn.{out}": (width, width)}
+            for name, shape in matrices.items():
+                shapes |= {f"{kind}.{i}.{name}.weight": shape, f"{kind}.{i}.{name}.bias": shape[:1]}
+            shapes |= {f"{kind}.{i}.{n}.{key}": shape for n in ("norm1", "norm2") for key, shape in norm.items()}
+            shapes |= {f"{kind}.{i}.{gamma}": (width,) for gamma in ("gamma1", "gamma2")}
+            if kind == "blocks":
+                shapes[f"{kind}.{i}.attn.temp"] = (heads, 1)
+    shapes |= {f"norm.{key}": shape for key, shape in norm.items()}
+    return draw({**shapes, "head.weight": (classes, width), "head.bias": (classes,)})
+
+
 def draw(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tensor]:
     """Random tensors: around 1 for normalisation gains, scaled by fan-in for matrices."""
     generator = torch.Generator().manual_seed(seed)
