@@ -24,7 +24,7 @@ def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("source", "out"))
     if cfg.model is None:
         raise UserError("--model is needed: the registered name of the checkpoint's architecture")
-    from aotadmm_timm.hub.convert import convert
+    from aotadmm_timm.hub.published_crate import convert
 
     folder = convert(cfg.source, cfg.out, model=cfg.model, num_heads=cfg.num_heads)
     print(f"written to {folder}")

@@ -1,17 +1,11 @@
 """From a run or checkpoint to a folder that the Hub can serve, and from there to the Hub in one commit."""
 
-import contextlib
 import json
 import os
-import queue
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub.errors import HFValidationError
@@ -24,8 +18,9 @@ from aotadmm_timm.errors import UserError
 from aotadmm_timm.pretrained import Origin, open_model, state_digest
 
 from .card import Run, model_card, read_run, scrub
+from .upload import CARD, FIGURE, WEIGHTS, Push
 
-WEIGHTS, CONFIG, CARD, FIGURE = "model.safetensors", "config.json", "README.md", "curves.png"
+CONFIG = "config.json"
 
 
 def publish(
@@ -72,16 +67,23 @@ def publish(
             with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as aside:
                 os.replace(shutil.copytree(folder, Path(aside) / "model"), target)
             return str(dry_run)
-        request = {
-            "repo_id": repo_id,
-            "folder": str(folder),
-            "files": sorted(file.name for file in folder.iterdir()),
-            "private": private,
-            "revision": revision,
-            "overwrite_card": overwrite_card,
-            "message": f"Push {json.loads((folder / CONFIG).read_text())['architecture']} with aotadmm_timm",
-        }
-        return _upload(request, timeout)
+        architecture = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["architecture"]
+        push = Push(
+            folder,
+            repo_id,
+            f"Push {architecture} with aotadmm_timm",
+            private=private,
+            revision=revision,
+            overwrite_card=overwrite_card,
+            timeout=timeout,
+        )
+        try:
+            return push.run()
+        except UserError as err:
+            raise type(err)(scrub(str(err))) from None
+        finally:
+            for note in push.notes:
+                print(f"note: {note}", file=sys.stderr)
 
 
 def prepare(
@@ -141,52 +143,3 @@ def _check_reload(network: nn.Module, folder: Path) -> None:
     same = state_digest(reloaded.state_dict()) == state_digest(network.state_dict())
     if not same or not torch.equal(reloaded(images), expected):
         raise UserError("the published folder, loaded again, does not give the outputs of the model it came from")
-
-
-def _upload(request: Mapping[str, Any], timeout: float) -> str:
-    """Run `upload.py`; it is killed after `timeout` seconds of silence, which no client-side setting guarantees."""
-    environment = {name: value for name, value in os.environ.items() if name != "HF_DEBUG"}  # it would log requests
-    messages: queue.Queue[dict[str, str] | None] = queue.Queue()
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("upload.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=environment,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # said below, with what it printed
-                stdin.write(json.dumps(request))
-            threading.Thread(target=_pump, args=(process.stdout, messages), daemon=True).start()
-            step = "connecting"
-            while (message := messages.get(timeout=timeout)) is not None:
-                if "commit" in message:
-                    return message["commit"]
-                if "error" in message:
-                    raise UserError(scrub(f"push failed: {message['error']}"))
-                if "note" in message:
-                    print(f"note: {message['note']}", file=sys.stderr)
-                step = message.get("step", step)
-        except queue.Empty:
-            host = os.environ.get("HF_ENDPOINT", "the Hub")
-            raise UserError(
-                f"push failed: {host} was silent for {timeout:g} s while {step}; the branch is unchanged unless the "
-                "commit was already under way, and pushing again is safe"
-            ) from None
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-        log.seek(0)
-        tail = log.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise UserError(scrub(f"push failed: the uploading process ended early: {tail[0]}"))
-
-
-def _pump(lines: Any, messages: "queue.Queue[dict[str, str] | None]") -> None:
-    for line in lines:
-        messages.put(json.loads(line))
-    messages.put(None)

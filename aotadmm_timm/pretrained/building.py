@@ -1,24 +1,14 @@
 """timm's factory, with what it says to a bad argument or to weights that do not fit turned into one line."""
 
 import pickle
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
-from urllib.error import URLError
 
 import timm
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 from safetensors import SafetensorError
 
-from aotadmm_timm.errors import DamagedFile, ModelNotFound, Unreachable, UserError, WeightsMismatch, nearest
+from aotadmm_timm.errors import DamagedFile, ModelNotFound, UserError, WeightsMismatch, nearest
+from aotadmm_timm.pretrained.hub_requests import hub_refusals
 
 # What constructors, forward passes and loaders say to arguments and sizes that they were not made for.
 REFUSALS = (
@@ -72,19 +62,6 @@ def _takes(name: str, arguments: dict[str, Any]) -> bool:
     except REFUSALS:
         return False
     return True
-
-
-@contextmanager
-def hub_refusals(name: str) -> Iterator[None]:
-    """What huggingface_hub and a server say to `name`, as ModelNotFound or Unreachable."""
-    try:
-        yield
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, ConnectionError, TimeoutError, URLError) as err:
-        raise Unreachable(f"{name}: {first_line(err)}") from err
-    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError) as err:
-        raise ModelNotFound(f"{name}: {first_line(err)}") from err
-    except HfHubHTTPError as err:
-        raise Unreachable(f"{name}: {first_line(err)}") from err
 
 
 def first_line(err: BaseException) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 import timm
 import torch
 import yaml
+from huggingface_hub import constants
+from loopback_hub import File, LoopbackHub, Repository
 from safetensors.torch import load_file, save_file
 
 from aotadmm_timm.errors import DamagedFile, ModelNotFound, Unreachable, UserError, WeightsMismatch
-from aotadmm_timm.pretrained import open_model
+from aotadmm_timm.pretrained import hub_snapshot, open_model
 
 MakeRun = Callable[..., Path]
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -198,3 +201,34 @@ def test_a_name_of_a_hub_that_refuses_the_connection_is_unreachable(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(Unreachable, match=r"test_vit.*"):
         open_model("test_vit.r160_in1k")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHub]:
+    """A Hub that this process talks to, with an empty cache."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(hub_snapshot, "_SILENCE", 0.5)
+    with LoopbackHub() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def test_a_hub_that_never_answers_is_unreachable_but_what_is_in_the_cache_opens(run: Path, hub: LoopbackHub) -> None:
+    files = {file.name: File(file.read_bytes(), large=False) for file in (run / "encoder").iterdir()}
+    hub.repositories["org/name"] = Repository(private=False)
+    commit = hub.repositories["org/name"].commit("main", files)
+    hub.faults.silent = {"resolve"}
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="hf-hub:org/name: "):
+        open_model("hf-hub:org/name")
+    assert time.monotonic() - began < 5
+    hub.faults.silent.clear()
+    model, origin = open_model("hf-hub:org/name", num_classes=0)
+    assert torch.equal(model(IMAGES), open_model(run, num_classes=0)[0](IMAGES))
+    assert origin.revision == commit
+    hub.faults.silent = {"resolve"}
+    assert torch.equal(open_model("hf-hub:org/name", num_classes=0)[0](IMAGES), model(IMAGES))
+    hub.faults.silent.clear()
+    with pytest.raises(ModelNotFound, match="hf-hub:org/other"):
+        open_model("hf-hub:org/other")

@@ -11,7 +11,7 @@ import torch
 from models.literal import crate
 from models.weights import draw, images, published_crate, published_crate_alpha
 
-from aotadmm_timm.hub.convert import KNOWN_HEADS, Layout, convert, layout_of
+from aotadmm_timm.hub.published_crate import KNOWN_HEADS, Layout, convert, layout_of
 
 SCRIPT = Path(__file__).parents[2] / "hub" / "convert.py"
 SMALL = {"patch": 8, "width": 48, "depth": 3, "classes": 10, "size": 32}
