@@ -82,8 +82,8 @@ def train(words: list[str]) -> str | None:
 def scores(folder: Path) -> dict[str, float]:
     """Scores of the run's encoder on what its data set calls test, to six digits."""
     subject = load_subject(str(folder), torch.device("cpu"))
-    name = subject.config["dataset"]
-    bank = load_images(name, "train", num_samples=subject.config["num_samples"])
+    name, drawn = subject.config["dataset"], {key: subject.config[key] for key in ("num_samples", "seed")}
+    bank = load_images(name, "train", **drawn)
     query = load_images(name, "test", classes=bank.classes)
     return {k: float(f"{v:.6g}") for k, v in model_scores(bank, query, subject.model, subject.model).items()}
 
