@@ -7,6 +7,10 @@ from aotadmm_timm.cli import flag_of, keys, option
 from aotadmm_timm.cli.option import Fact
 from aotadmm_timm.errors import UserError
 
+# What feature extraction offers; said here, where no import of torch is needed to show it.
+DEFAULT_MODEL = "aot_admm_tiny"
+POOLS = ("token", "avg", "none")
+
 
 @dataclass(frozen=True)
 class Derived:

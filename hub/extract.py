@@ -16,17 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm import distributed
 from aotadmm_timm.cli import option, parse, run
-from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.extractor import DEFAULT_MODEL, POOLS, FeatureExtractor
-from aotadmm_timm.hub.feature_file import check_suffix
-from aotadmm_timm.hub.images import open_images
-from aotadmm_timm.hub.pipeline import extract_file
+from aotadmm_timm.options import DEFAULT_MODEL, POOLS
 
 
 @dataclass(frozen=True)
@@ -52,6 +44,15 @@ class Config:
 
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("images", "out"))
+    import torch
+
+    from aotadmm_timm import distributed
+    from aotadmm_timm.engine.plugin import import_plugin
+    from aotadmm_timm.extractor import FeatureExtractor
+    from aotadmm_timm.hub.feature_file import check_suffix
+    from aotadmm_timm.hub.images import open_images
+    from aotadmm_timm.hub.pipeline import extract_file
+
     if cfg.import_:
         import_plugin(cfg.import_)
     check_suffix(Path(cfg.out))
@@ -92,10 +93,10 @@ def main() -> None:
         sys.exit(1)
 
 
-def describe(cfg: Config, extractor: FeatureExtractor) -> str:
+def describe(cfg: Config, extractor: Any) -> str:
     """The model, the data behind its weights, and the resolution it sees."""
     name = extractor.origin.name
-    pretrained: Any = extractor.model.pretrained_cfg
+    pretrained = extractor.model.pretrained_cfg
     default = " (default)" if cfg.model == DEFAULT_MODEL else ""
     weights = "untrained" if cfg.random_init else f"weights {pretrained.get('tag') or name} (method and data)"
     height, width = extractor.input_size
