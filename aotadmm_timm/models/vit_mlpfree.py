@@ -34,7 +34,7 @@ class ReLUMlp(nn.Module):
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -> dict[str, Tensor]:
     """Any checkpoint that timm's ViT loads, without its MLPs.
 
-    Raises: WeightsMismatch naming the tensors, with both shapes, that do not fit; only `blocks.*.mlp.*` may be left over.
+    Raises: WeightsMismatch naming the tensors, with both shapes, that do not fit; `blocks.*.mlp.*` alone is left out.
     """
     state = timm_filter_fn(unwrap_state_dict(state_dict), model)
     state = {key: tensor for key, tensor in state.items() if not re.match(r"blocks\.\d+\.mlp\.", key)}
