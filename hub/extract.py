@@ -38,6 +38,10 @@ class Config:
     split: str = option("train", "split of a data set")
     input_key: str | None = option(None, "image column of a Hugging Face data set")
     target_key: str | None = option(None, "label column of a Hugging Face data set")
+    max_pixels: int | None = option(None, "largest image that is decoded; Pillow's limit of 89 million if not given")
+    sample_range: tuple[float, float] | None = option(
+        None, "black and white of floating-point and 32-bit images; found in each file if not given"
+    )
     workers: int = option(-1, "processes that decode images; -1: one for each spare core, at most 8")
     device: str | None = option(None, "torch device; default: the GPU if there is one")
 
@@ -56,7 +60,14 @@ def main() -> None:
     if cfg.import_:
         import_plugin(cfg.import_)
     check_suffix(Path(cfg.out))
-    source = open_images(cfg.images, split=cfg.split, input_key=cfg.input_key, target_key=cfg.target_key)
+    source = open_images(
+        cfg.images,
+        split=cfg.split,
+        input_key=cfg.input_key,
+        target_key=cfg.target_key,
+        max_pixels=cfg.max_pixels,
+        sample_range=cfg.sample_range,
+    )
     device = distributed.init_distributed(cfg.device)
     extractor = FeatureExtractor(
         cfg.model,

@@ -53,7 +53,8 @@ def bundle(
     network.load_state_dict(state)  # what will be loaded, in float32
 
     dataset = dataset or record.config["dataset"]
-    keys: dict[str, Any] = {key: record.config.get(key) for key in ("input_key", "target_key")}
+    said = ("input_key", "target_key", "max_pixels", "sample_range")
+    keys: dict[str, Any] = {key: record.config.get(key) for key in said}
     keys["root"] = data_dir or record.config.get("data_dir")
     part = {"num_samples": record.config.get("num_samples"), "seed": record.config["seed"]}
     train = only_readable(load_images(dataset, "train", **part, **keys))
