@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from timm.utils.distributed import init_distributed_device_so
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -66,6 +65,8 @@ def init_distributed(device: str | None = None) -> torch.device:
     if is_initialized():  # a second call in one process (tests, notebooks) keeps the group
         local = int(os.environ.get("LOCAL_RANK", "0"))
         return torch.device(f"cuda:{local}" if device.startswith("cuda") else device)
+    from timm.utils.distributed import init_distributed_device_so  # here: loaders' workers have no use for timm
+
     return torch.device(init_distributed_device_so(device)["device"])
 
 

@@ -17,10 +17,8 @@ from aotadmm_timm import __version__
 from aotadmm_timm.data.decode import read_image, to_rgb
 from aotadmm_timm.data.preprocessing import in_channels, preprocessing
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.options import DEFAULT_MODEL, POOLS
 from aotadmm_timm.pretrained import open_model, state_digest
-
-DEFAULT_MODEL = "aot_admm_tiny"
-POOLS = ("token", "avg", "none")
 
 Pictures = Sequence[Image.Image | str | Path]
 

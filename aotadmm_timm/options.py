@@ -7,6 +7,10 @@ from aotadmm_timm.cli import flag_of, keys, option
 from aotadmm_timm.cli.option import Fact
 from aotadmm_timm.errors import UserError
 
+# What feature extraction offers; said here, where no import of torch is needed to show it.
+DEFAULT_MODEL = "aot_admm_tiny"
+POOLS = ("token", "avg", "none")
+
 
 @dataclass(frozen=True)
 class Derived:
@@ -32,6 +36,12 @@ class DataConfig:
     input_key: str | None = option(None, "image column of an hfds/ data set; inferred if there is one")
     target_key: str | None = option(None, "label column of an hfds/ data set; inferred if there is one")
     num_samples: int | None = option(None, "use N training images only, drawn by the run's seed", unit="images")
+    max_pixels: int | None = option(
+        None, "largest image that is decoded; Pillow's limit of 89 million if not given", unit="pixels"
+    )
+    sample_range: tuple[float, float] | None = option(
+        None, "black and white of floating-point and 32-bit images; found in each file if not given"
+    )
     import_: str | None = option(
         None, "Python file or module to import first (registers your own models)", machine=True
     )
@@ -39,7 +49,7 @@ class DataConfig:
     device: str | None = option(None, "cpu, cuda, cuda:1; the GPU if there is one", machine=True)
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_samples")
+        require_positive(self, "num_samples", "max_pixels")
         require_not_negative(self, "num_workers")
 
 

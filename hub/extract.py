@@ -16,17 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import aotadmm_timm  # noqa: F401  (registers the models)
-from aotadmm_timm import distributed
 from aotadmm_timm.cli import option, parse, run
-from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.errors import UserError
-from aotadmm_timm.extractor import DEFAULT_MODEL, POOLS, FeatureExtractor
-from aotadmm_timm.hub.feature_file import check_suffix
-from aotadmm_timm.hub.images import open_images
-from aotadmm_timm.hub.pipeline import extract_file
+from aotadmm_timm.options import DEFAULT_MODEL, POOLS
 
 
 @dataclass(frozen=True)
@@ -46,16 +38,36 @@ class Config:
     split: str = option("train", "split of a data set")
     input_key: str | None = option(None, "image column of a Hugging Face data set")
     target_key: str | None = option(None, "label column of a Hugging Face data set")
+    max_pixels: int | None = option(None, "largest image that is decoded; Pillow's limit of 89 million if not given")
+    sample_range: tuple[float, float] | None = option(
+        None, "black and white of floating-point and 32-bit images; found in each file if not given"
+    )
     workers: int = option(-1, "processes that decode images; -1: one for each spare core, at most 8")
     device: str | None = option(None, "torch device; default: the GPU if there is one")
 
 
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("images", "out"))
+    import torch
+
+    from aotadmm_timm import distributed
+    from aotadmm_timm.engine.plugin import import_plugin
+    from aotadmm_timm.extractor import FeatureExtractor
+    from aotadmm_timm.hub.feature_file import check_suffix
+    from aotadmm_timm.hub.images import open_images
+    from aotadmm_timm.hub.pipeline import extract_file
+
     if cfg.import_:
         import_plugin(cfg.import_)
     check_suffix(Path(cfg.out))
-    source = open_images(cfg.images, split=cfg.split, input_key=cfg.input_key, target_key=cfg.target_key)
+    source = open_images(
+        cfg.images,
+        split=cfg.split,
+        input_key=cfg.input_key,
+        target_key=cfg.target_key,
+        max_pixels=cfg.max_pixels,
+        sample_range=cfg.sample_range,
+    )
     device = distributed.init_distributed(cfg.device)
     extractor = FeatureExtractor(
         cfg.model,
@@ -92,10 +104,10 @@ def main() -> None:
         sys.exit(1)
 
 
-def describe(cfg: Config, extractor: FeatureExtractor) -> str:
+def describe(cfg: Config, extractor: Any) -> str:
     """The model, the data behind its weights, and the resolution it sees."""
     name = extractor.origin.name
-    pretrained: Any = extractor.model.pretrained_cfg
+    pretrained = extractor.model.pretrained_cfg
     default = " (default)" if cfg.model == DEFAULT_MODEL else ""
     weights = "untrained" if cfg.random_init else f"weights {pretrained.get('tag') or name} (method and data)"
     height, width = extractor.input_size

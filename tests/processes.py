@@ -1,8 +1,10 @@
-"""Run a function in N real processes that form a gloo group."""
+"""Real processes without a new interpreter each: functions in N that form a gloo group, and scripts."""
 
 import multiprocessing
 import os
+import runpy
 import socket
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -56,3 +58,47 @@ def run_processes(
     errors = [f"rank {rank}: {result['error']}" for rank, result in enumerate(results) if "error" in result]
     assert not errors, "\n".join(errors)
     return [result["value"] for result in results]
+
+
+def _script_entry(path: str, arguments: list[str], folder: str, output: str) -> None:
+    os.chdir(folder)
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        file = os.open(f"{output}{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+        os.close(file)
+    torch.set_num_threads(1)
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).parent))
+    runpy.run_path(path, run_name="__main__")
+
+
+class Script:
+    """A script that runs in a process of its own, which can be killed.
+
+    Args:
+        path: absolute.
+        folder: where it runs.
+        output: where files with what it prints go; the beginning of their names.
+    """
+
+    def __init__(self, path: Path, *arguments: object, folder: Path, output: Path) -> None:
+        self.output = output
+        words = list(map(str, arguments))
+        self.process = _CONTEXT.Process(target=_script_entry, args=(str(path), words, str(folder), str(output)))
+        self.process.start()
+
+    @property
+    def running(self) -> bool:
+        return self.process.exitcode is None
+
+    def send(self, number: int) -> None:
+        """A signal."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def wait(self) -> tuple[int | None, str, str]:
+        """Exit status (negative: the signal that ended it), stdout, stderr."""
+        self.process.join(PATIENCE)
+        texts = [Path(f"{self.output}{number}") for number in (1, 2)]
+        return self.process.exitcode, *(path.read_text() if path.exists() else "" for path in texts)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import aotadmm_timm  # noqa: F401  (registers the models)
 from aotadmm_timm.data import eval_loader, load_images
 from aotadmm_timm.data.batches import MemoryBatches
-from aotadmm_timm.data.memory import to_memory
+from aotadmm_timm.data.memory import in_memory
 from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
 from aotadmm_timm.data.sampler import EpochSampler
 from aotadmm_timm.evaluation import extract_features
@@ -201,13 +201,13 @@ def test_views_are_those_of_each_image_alone(crop: MultiCrop, device: torch.devi
 def test_first_loss_from_batches_on_the_device(device: torch.device) -> None:
     """Data, views and method together: batch, labels and loss of step 3."""
     source = load_images("digits", "train", num_samples=64)
-    pixels, kept = to_memory(source)
+    kept = in_memory(source)
     torch.manual_seed(0)
     backbone = timm.create_model("test_aot_admm", num_classes=0, dynamic_img_size=True)
     method = LeJEPA(backbone, projector=(32, 16), num_slices=16)
     losses = []  # the first in float64 on the CPU
     for where, dtype in ((torch.device("cpu"), torch.float64), (device, torch.float32)):
-        loader = MemoryBatches(pixels, kept, DIGITS, EpochSampler(len(kept), 16), where)
+        loader = MemoryBatches(kept, DIGITS, EpochSampler(len(kept), 16), where)
         (batch,) = loader(3, 4)
         assert batch.views[0].device.type == where.type
         assert batch.labels.tolist() == source.labels[batch.indices].tolist()

@@ -1,6 +1,7 @@
 """Imports inside the package point one way, so that any part can be read without the parts above it."""
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import aotadmm_timm
@@ -40,20 +41,44 @@ def part_of(module: str) -> str | None:
     return names[1] if names[0] == "aotadmm_timm" and len(names) > 1 else None
 
 
-def imported_parts(path: Path) -> set[str]:
-    parts = set()
+def imported_names(path: Path) -> set[str]:
+    """Everything that a file imports, also inside its functions, as absolute names; those of modules end in a name."""
+    names = set()
     package = ["aotadmm_timm", *path.relative_to(PACKAGE).parent.parts]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             prefix = ".".join([*base, *([node.module] if node.module else [])])
-            names = [f"{prefix}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        parts |= {part for name in names if (part := part_of(name)) in ALLOWED}
-    return parts
+            names |= {f"{prefix}.{alias.name}" for alias in node.names}
+    return names
+
+
+def imported_parts(path: Path) -> set[str]:
+    return {part for name in imported_names(path) if (part := part_of(name)) in ALLOWED}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Nor inside functions, where a circle would only be put off. The package itself hands out names on first use."""
+    modules = {
+        ".".join(["aotadmm_timm", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    del modules["aotadmm_timm"]
+    graph = {
+        module: {
+            found
+            for name in imported_names(path)
+            if (found := name if name in modules else name.rpartition(".")[0]) in modules and found != module
+        }
+        for module, path in modules.items()
+    }
+    assert graph["aotadmm_timm.data.datasets"] >= {"aotadmm_timm.data.shards", "aotadmm_timm.data.samples"}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" <- ".join(error.args[1])) from None
 
 
 def test_imports_point_one_way() -> None:

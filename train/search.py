@@ -22,12 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from aotadmm_timm.cli import option, parse, read_yaml, run
-from aotadmm_timm.data import load_images
-from aotadmm_timm.engine.scores import model_scores
-from aotadmm_timm.engine.subject import load_subject
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.runs.comparison import as_markdown
 from aotadmm_timm.runs.environment import commit
@@ -81,6 +76,12 @@ def train(words: list[str]) -> str | None:
 
 def scores(folder: Path) -> dict[str, float]:
     """Scores of the run's encoder on what its data set calls test, to six digits."""
+    import torch  # and what needs it: not for --help
+
+    from aotadmm_timm.data import load_images
+    from aotadmm_timm.engine.scores import model_scores
+    from aotadmm_timm.engine.subject import load_subject
+
     subject = load_subject(str(folder), torch.device("cpu"))
     name, drawn = subject.config["dataset"], {key: subject.config[key] for key in ("num_samples", "seed")}
     bank = load_images(name, "train", **drawn)

@@ -31,13 +31,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from aotadmm_timm.cli import option, parse, read_yaml, run
-from aotadmm_timm.data import Images, load_images
-from aotadmm_timm.engine.scores import model_scores
-from aotadmm_timm.engine.subject import load_subject
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.runs.environment import commit
 from aotadmm_timm.runs.flags import as_flags
@@ -91,8 +85,15 @@ def pretrain(options: dict[str, Any], seconds: float) -> None:
 
 def score(cfg: Config, folder: Path) -> dict[str, float]:
     """Frozen features of a run on test, or on held-out training images."""
+    import numpy as np  # and what takes long to import: not for --help
+    import torch
+
+    from aotadmm_timm.data import load_images
+    from aotadmm_timm.engine.scores import model_scores
+    from aotadmm_timm.engine.subject import load_subject
+
     places: dict[str, Any] = {"root": cfg.data_dir, "download": cfg.dataset_download}
-    bank: Images = load_images(cfg.dataset, "train", **places)
+    bank = load_images(cfg.dataset, "train", **places)
     if cfg.held_out:
         cut = len(bank) - min(_HELD_OUT, len(bank) // 5)
         bank, query = bank.subset(np.arange(cut)), bank.subset(np.arange(cut, len(bank)))

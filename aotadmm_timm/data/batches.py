@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .decode import UnreadableImage
-from .memory import to_memory
+from .memory import MixedSizes, PixelImages, in_memory
 from .multicrop import MultiCrop
 from .sampler import EpochSampler
 from .samples import Images
@@ -36,12 +36,11 @@ _LARGEST_SIDE = 128
 
 
 class MemoryBatches:
-    """Views cut on the device from images that lie in memory: `pixels` (N, 3, H, W) are those of `images`."""
+    """Views cut on the device from images that lie in memory."""
 
-    def __init__(
-        self, pixels: Tensor, images: Images, crop: MultiCrop, sampler: EpochSampler, device: torch.device
-    ) -> None:
-        self.pixels, self.images, self.labels = pixels.to(device), images, torch.from_numpy(images.labels)
+    def __init__(self, images: PixelImages, crop: MultiCrop, sampler: EpochSampler, device: torch.device) -> None:
+        self.images, self.labels = images, torch.from_numpy(images.labels)
+        self.pixels = torch.from_numpy(images.pixels).to(device)
         self.crop, self.sampler, self.device = crop, sampler, device
 
     def __call__(self, start: int, stop: int) -> Iterator[Batch]:
@@ -152,11 +151,11 @@ def make_batches(
     small = max(height, width) <= _LARGEST_SIDE and len(images) * 3 * height * width <= memory_limit
     if small:
         try:
-            pixels, images = to_memory(images)
-        except ValueError as err:
+            pictures = in_memory(images)
+        except MixedSizes as err:
             logger.info("not kept in memory: %s", err)
         else:
-            sampler = EpochSampler(len(images), batch_size, seed, rank, world, accumulate)
-            return MemoryBatches(pixels, images, crop, sampler, device)
+            sampler = EpochSampler(len(pictures), batch_size, seed, rank, world, accumulate)
+            return MemoryBatches(pictures, crop, sampler, device)
     sampler = EpochSampler(len(images), batch_size, seed, rank, world, accumulate)
     return LoaderBatches(images, crop, sampler, device, num_workers)

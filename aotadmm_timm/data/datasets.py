@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .decode import Decoding
 from .digits import digits
 from .folders import folder
 from .hugging_face import hugging_face
@@ -42,6 +43,8 @@ def load_images(
     seed: int = 0,
     classes: Sequence[str] | None = None,
     labels: bool = True,
+    max_pixels: int | None = None,
+    sample_range: tuple[float, float] | None = None,
 ) -> Images:
     """Open a split of a data set (names above).
 
@@ -55,12 +58,14 @@ def load_images(
         labels: whether labels are needed. If so, images that have none among others that have are left out (said
             aloud), and a data set without any is refused. If not, every image is there: a label is -1 where there is
             none, `has_labels` says whether all have one, and a split without any is not passed over for another.
+        max_pixels, sample_range: how files are decoded, see `decode.Decoding`.
     Raises: ValueError or FileNotFoundError naming the data set and what is wrong with it; NoSuchSplit, a ValueError,
         if there is no such split.
     """
     if num_samples is not None and num_samples < 1:
         raise ValueError(f"num_samples must be positive, got {num_samples}")
-    images = _open(name, split, root, download, input_key, target_key, classes, labels)
+    decoding = Decoding(max_pixels, sample_range)
+    images = _open(name, split, root, download, input_key, target_key, classes, labels, decoding)
     if classes is not None and tuple(classes) != images.classes:
         unknown = sorted(set(images.classes) - set(classes))
         raise ValueError(
@@ -86,6 +91,7 @@ def _open(
     target_key: str | None,
     classes: Sequence[str] | None,
     labels: bool,
+    decoding: Decoding,
 ) -> Images:
     """The data set of the kind that `name` says."""
     kind, slash, rest = name.partition("/")
@@ -95,17 +101,18 @@ def _open(
     if name == "digits":
         return digits(split)
     if slash and kind == "torch":
-        return torchvision(name, split, root=root, download=download)
+        return torchvision(name, split, root=root, download=download, decoding=decoding)
     if slash and kind == "hfds":
         return hugging_face(
-            name, rest, split, root=root, input_key=input_key, target_key=target_key, need_labels=labels
-        )
+            name, rest, split, root=root, input_key=input_key, target_key=target_key, need_labels=labels,
+            decoding=decoding,
+        )  # fmt: skip
     if slash and kind == "wds":
-        return shards(name, rest, split, classes=classes, need_labels=labels)
+        return shards(name, rest, split, classes=classes, need_labels=labels, decoding=decoding)
     if slash and kind in ("hfids", "tfds"):
         raise ValueError(f"{name}: streamed data sets have no random access; use hfds/, wds/ or a folder")
     if os.path.isdir(name):
-        return folder(name, split, classes=classes, need_labels=labels)
+        return folder(name, split, classes=classes, need_labels=labels, decoding=decoding)
     if os.sep in name or name.startswith("."):
         raise FileNotFoundError(f"data set folder {name!r} does not exist")
     raise ValueError(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .decode import IMAGE_SUFFIXES, read_image
+from .decode import AS_IT_IS, IMAGE_SUFFIXES, Decoding, read_image
 from .listing import few, list_images, text_of
 from .samples import Images, unlabeled
 from .splits import EVALUATION_SPLITS, NoSuchSplit, choose_split
@@ -27,18 +27,22 @@ class FileImages(Images):
         classes: Sequence[str],
         root: str,
         files: Sequence[str],
+        *,
+        decoding: Decoding = AS_IT_IS,
     ) -> None:
-        super().__init__(name, split, labels, classes)
+        super().__init__(name, split, labels, classes, decoding=decoding)
         self.root, self.files = root, files
 
     def read(self, row: int) -> Image.Image:
-        return read_image(os.path.join(self.root, self.files[row]), name=self.row_id(row))
+        return read_image(os.path.join(self.root, self.files[row]), name=self.row_id(row), decoding=self.decoding)
 
     def row_id(self, row: int) -> str:
         return text_of(os.path.join(self.root, self.files[row]))
 
 
-def folder(name: str, split: str, *, classes: Sequence[str] | None, need_labels: bool = True) -> FileImages:
+def folder(
+    name: str, split: str, *, classes: Sequence[str] | None, need_labels: bool = True, decoding: Decoding = AS_IT_IS
+) -> FileImages:
     """The images of a folder, searched recursively. A sub-folder is a class, and keeps its number if it is empty.
 
     Images that lie beside class folders have no label: they are left out (said aloud) where labels are needed;
@@ -53,37 +57,33 @@ def folder(name: str, split: str, *, classes: Sequence[str] | None, need_labels:
         raise ValueError(f"{root}: {'no class folders in it, and ' if not _sub_folders(root) else ''}{what}")
     files = sorted(listing.files, key=lambda path: path.split("/"))
     beside = [path for path in files if "/" not in path]
-    if need_labels:
-        return _of_classes(name, split, root, [path for path in files if "/" in path], beside, classes)
     found = _sub_folders(root)
-    if not beside and found:
-        return _of_classes(name, split, root, files, beside, classes)
-    if found:
-        logger.warning("%s: %d images lie in no sub-folder (%s): no image has a label", root, len(beside), few(beside))
-    return FileImages(name, split, unlabeled(len(files)), (), str(root), files)
-
-
-def _of_classes(
-    name: str, split: str, root: Path, files: list[str], beside: list[str], classes: Sequence[str] | None
-) -> FileImages:
-    """The images in class folders; those `beside` them are left out."""
-    found = _sub_folders(root)
+    if not need_labels and (beside or not found):
+        if found:
+            lie = "images lie in no sub-folder"
+            logger.warning("%s: %d %s (%s): no image has a label", root, len(beside), lie, few(beside))
+        return FileImages(name, split, unlabeled(len(files)), (), str(root), files, decoding=decoding)
     if not found:
         raise ValueError(f"{root}: no class folders in it, its {len(beside)} images have no labels")
     if beside:
         logger.warning("%s: %d images lie in no class folder, left out: %s", root, len(beside), few(beside))
     if classes is not None and (unknown := sorted(set(found) - set(classes))):
-        raise ValueError(
-            f"{root}: class {text_of(unknown[0])!r} is not among the classes of train ({few(classes, 20)})"
-        )
+        known = few(classes, 20)
+        raise ValueError(f"{root}: class {text_of(unknown[0])!r} is not among the classes of train ({known})")
     order = list(classes) if classes is not None else found
-    number = {each: label for label, each in enumerate(order)}
-    labels = [number[path.partition("/")[0]] for path in files]
-    if empty := sorted(set(order) - {order[label] for label in set(labels)}):
+    files, labels = _by_class([path for path in files if "/" in path], order, root)
+    return FileImages(name, split, labels, order, str(root), files, decoding=decoding)
+
+
+def _by_class(files: list[str], classes: list[str], root: Path) -> tuple[list[str], np.ndarray]:
+    """Files sorted by the number of their class, and these numbers."""
+    number = {each: label for label, each in enumerate(classes)}
+    labels = np.array([number[path.partition("/")[0]] for path in files], np.int64)
+    if empty := sorted(set(classes) - {classes[label] for label in np.unique(labels)}):
         these = f"class {empty[0]!r} has" if len(empty) == 1 else f"{len(empty)} classes have"
         logger.warning("%s: %s no images%s", root, these, f": {few(empty)}" if len(empty) > 1 else "")
     by_class = np.argsort(labels, kind="stable")
-    return FileImages(name, split, np.asarray(labels)[by_class], order, str(root), [files[i] for i in by_class])
+    return [files[i] for i in by_class], labels[by_class]
 
 
 def _sub_folders(root: Path) -> list[str]:

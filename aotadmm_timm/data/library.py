@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from .decode import UnreadableImage, to_rgb
+from .decode import AS_IT_IS, Decoding, UnreadableImage, to_rgb
 from .samples import Images
 from .splits import EVALUATION_SPLITS
 
@@ -15,19 +15,31 @@ class LibraryImages(Images):
     """The first parts of the items of `data`, PIL images that a library decodes; what it leaves of the color rules is
     still ours."""
 
-    def __init__(self, name: str, split: str, labels: Sequence[int], classes: Sequence[str], data: Any) -> None:
-        super().__init__(name, split, labels, classes)
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        labels: Sequence[int],
+        classes: Sequence[str],
+        data: Any,
+        *,
+        decoding: Decoding = AS_IT_IS,
+    ) -> None:
+        super().__init__(name, split, labels, classes, decoding=decoding)
         self.data = data
 
     def read(self, row: int) -> Image.Image:
+        self.decoding.limit()  # known to Pillow before the library opens the file
         try:
             image = self.data[row][0]
         except (OSError, SyntaxError, ValueError) as error:  # Pillow's for damaged files
             raise UnreadableImage(self.row_id(row), str(error) or type(error).__name__) from error
-        return to_rgb(image, name=self.row_id(row))
+        return to_rgb(image, name=self.row_id(row), decoding=self.decoding)
 
 
-def torchvision(name: str, split: str, *, root: str | Path | None, download: bool) -> LibraryImages:
+def torchvision(
+    name: str, split: str, *, root: str | Path | None, download: bool, decoding: Decoding = AS_IT_IS
+) -> LibraryImages:
     """A torchvision data set through timm's factory."""
     from timm.data import create_dataset
 
@@ -45,4 +57,4 @@ def torchvision(name: str, split: str, *, root: str | Path | None, download: boo
         raise FileNotFoundError(f"{name}: could not be downloaded to {root}: {err}") from None
     labels = data.targets if hasattr(data, "targets") else [data[i][1] for i in range(len(data))]
     classes = getattr(data, "classes", None) or [str(c) for c in range(int(max(labels)) + 1)]
-    return LibraryImages(name, split, [int(x) for x in labels], classes, data)
+    return LibraryImages(name, split, [int(x) for x in labels], classes, data, decoding=decoding)

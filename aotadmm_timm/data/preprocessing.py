@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from PIL import Image
-from timm.data import create_transform, resolve_data_config
 
 
 def in_channels(model: Any) -> int:
@@ -16,11 +15,15 @@ def in_channels(model: Any) -> int:
     if first:  # one name, or several of which each sees the images
         conv = model.get_submodule(first if isinstance(first, str) else first[0])
         return int(getattr(conv, "in_channels", 3))
+    from timm.data import resolve_data_config  # here: worker processes that start anew import this file, too
+
     return int(resolve_data_config(model=model)["input_size"][0])
 
 
 def data_config(model: torch.nn.Module) -> dict[str, Any]:
     """timm's data configuration of a model, with size, mean and std for the channels that it really has."""
+    from timm.data import resolve_data_config
+
     config: dict[str, Any] = resolve_data_config(model=model)
     channels = in_channels(model)
     if len(config["mean"]) != channels:  # a configuration for RGB, a model for another number of channels
@@ -36,6 +39,8 @@ def preprocessing(
 
     The size is the model's present one (after `set_input_size` or `img_size=`), not its pretrained configuration's.
     """
+    from timm.data import create_transform
+
     config = data_config(model)
     size = img_size or getattr(getattr(model, "patch_embed", None), "img_size", None)
     if size is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .decode import IMAGE_SUFFIXES, read_image
+from .decode import AS_IT_IS, IMAGE_SUFFIXES, Decoding, read_image
 from .listing import few, text_of
 from .samples import Images
 from .splits import EVALUATION_SPLITS, choose_split
@@ -24,9 +24,11 @@ _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 class ShardImages(Images):
     """Members of tar files: row i is the `sizes[i]` bytes at `offsets[i]` of `tars[which[i]]`, its name `keys[i]`."""
 
-    def __init__(self, name: str, split: str, classes: Sequence[str], shards: Sequence["Shard"]) -> None:
+    def __init__(
+        self, name: str, split: str, classes: Sequence[str], shards: Sequence["Shard"], *, decoding: Decoding = AS_IT_IS
+    ) -> None:
         samples = [(which, sample) for which, shard in enumerate(shards) for sample in shard.samples]
-        super().__init__(name, split, [sample.label for _, sample in samples], classes)
+        super().__init__(name, split, [sample.label for _, sample in samples], classes, decoding=decoding)
         self.tars, self.keys = [str(shard.tar) for shard in shards], [sample.key for _, sample in samples]
         self.which = np.array([which for which, _ in samples], np.int64)
         self.offsets = np.array([sample.offset for _, sample in samples], np.int64)
@@ -35,7 +37,8 @@ class ShardImages(Images):
     def read(self, row: int) -> Image.Image:
         with open(self.tars[self.which[row]], "rb") as file:
             file.seek(int(self.offsets[row]))
-            return read_image(file.read(int(self.sizes[row])), name=self.row_id(row))
+            encoded = file.read(int(self.sizes[row]))
+        return read_image(encoded, name=self.row_id(row), decoding=self.decoding)
 
     def row_id(self, row: int) -> str:
         return text_of(f"{self.tars[self.which[row]]}/{self.keys[row]}")
@@ -70,7 +73,13 @@ class Shard:
 
 
 def shards(
-    name: str, location: str, split: str, *, classes: Sequence[str] | None, need_labels: bool = True
+    name: str,
+    location: str,
+    split: str,
+    *,
+    classes: Sequence[str] | None,
+    need_labels: bool = True,
+    decoding: Decoding = AS_IT_IS,
 ) -> ShardImages:
     """Open a folder of shards.
 
@@ -101,14 +110,14 @@ def shards(
     if not labels:
         raise ValueError(f"{name}: no images in its shards of split {split!r}")
     if max(labels) < 0:
-        return ShardImages(name, split, (), opened)
+        return ShardImages(name, split, (), opened, decoding=decoding)
     listing = root / "classes.txt"
     names = listing.read_text(encoding="utf-8").split("\n") if listing.is_file() else []
     order = [n for n in names if n] or list(classes or [str(c) for c in range(max(labels) + 1)])
     if min(labels) < -1 or max(labels) >= len(order):
         bad = next(label for label in (min(labels), max(labels)) if not -1 <= label < len(order))
         raise ValueError(f"{name}: label {bad} but classes are 0..{len(order) - 1}")
-    return ShardImages(name, split, order, opened)
+    return ShardImages(name, split, order, opened, decoding=decoding)
 
 
 def read_index(tar: Path) -> Shard:
@@ -137,8 +146,7 @@ def read_index(tar: Path) -> Shard:
                     labels[stem] = _number(archive, member)
                 else:
                     others[_key(stem)] = member.name
-            if archive.offset >= os.path.getsize(tar):
-                logger.warning("%s: no end mark after its last member; was it cut short?", tar)
+            _check_end(tar, archive.offset)
     except tarfile.TarError as err:
         raise ValueError(f"{tar}: {err} (shards are plain tar files, neither compressed nor cut short)") from None
     except ValueError as err:
@@ -154,6 +162,17 @@ def read_index(tar: Path) -> Shard:
     shard.drop("samples without an image", (name for key, name in others.items() if key not in known))
     shard.drop("members that are links, hidden or have no extension", unread)
     return shard
+
+
+def _check_end(tar: Path, offset: int) -> None:
+    """tarfile takes a damaged header for the end of the archive, which a block of zeros marks."""
+    with open(tar, "rb") as file:
+        file.seek(offset)
+        block = file.read(tarfile.BLOCKSIZE)
+    if not block:
+        logger.warning("%s: no end mark after its last member; was it cut short?", tar)
+    elif block != bytes(tarfile.BLOCKSIZE):
+        raise ValueError(f"damaged or cut short at byte {offset}")
 
 
 def _split_name(member: str) -> tuple[str, str]:

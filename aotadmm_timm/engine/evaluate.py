@@ -131,6 +131,8 @@ def _open(cfg: EvaluateConfig, dataset: str, own: dict[str, Any]) -> tuple[Image
     keys: dict[str, Any] = {
         "input_key": cfg.input_key or own.get("input_key"),
         "target_key": cfg.target_key or own.get("target_key"),
+        "max_pixels": cfg.max_pixels or own.get("max_pixels"),
+        "sample_range": cfg.sample_range or own.get("sample_range"),
     }
     keys |= {"root": cfg.data_dir or own.get("data_dir"), "download": cfg.dataset_download}
     train = load_images(dataset, "train", num_samples=cfg.num_samples, seed=own.get("seed", cfg.seed), **keys)

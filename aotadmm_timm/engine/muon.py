@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from aotadmm_timm import distributed
-from aotadmm_timm.runs.environment import native_bf16
+from aotadmm_timm.precision import native_bf16
 
 # How a weight is cut into blocks that are orthogonalized one by one: along its rows (True) or columns, and how many.
 Cut = tuple[bool, int]

@@ -20,8 +20,9 @@ from aotadmm_timm.data.batches import LoaderBatches, MemoryBatches, make_batches
 from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.methods.base import Output
 from aotadmm_timm.options import TrainConfig
+from aotadmm_timm.precision import amp_dtype
 from aotadmm_timm.runs.curves import CurvesInTraining, draw_curves
-from aotadmm_timm.runs.environment import amp_dtype, command_line, describe
+from aotadmm_timm.runs.environment import command_line, describe
 from aotadmm_timm.runs.folder import images_per_second
 
 from .backbone import average_batch_norm, compile_model, image_config, synchronise_batch_norm

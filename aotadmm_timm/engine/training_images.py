@@ -25,6 +25,8 @@ def load_split(cfg: TrainConfig, split: str, classes: tuple[str, ...] | None = N
         seed=cfg.seed,
         classes=classes,
         labels=labels,
+        max_pixels=cfg.max_pixels,
+        sample_range=cfg.sample_range,
     )
 
 
@@ -40,7 +42,7 @@ def multi_crop(cfg: PretrainConfig) -> MultiCrop:
 
 
 def training_view(cfg: SupervisedConfig, model: Any, size: int) -> MultiCrop:
-    """One random crop of `size` pixels per image, normalised for the model."""
+    """One random crop of `size` pixels per image, normalized for the model."""
     digits = cfg.dataset == "digits"
     jitter = (cfg.color_jitter, cfg.color_jitter, 0.0 if digits else cfg.color_jitter, 0.0)
     return (DIGITS if digits else MultiCrop()).replace(

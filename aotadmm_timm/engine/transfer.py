@@ -87,8 +87,7 @@ def _open(name: str, root: str | None, download: bool) -> tuple[list[Images], st
     def attempt(download: bool) -> tuple[list[Images], str]:
         try:
             train = load_transfer(name, "train", root=root, download=download)
-            test = load_transfer(name, "test", root=root, download=download, classes=train.classes)
-            return [only_readable(train), only_readable(test)], ""
+            return [train, load_transfer(name, "test", root=root, download=download, classes=train.classes)], ""
         except (ValueError, OSError) as error:
             return [], " ".join(str(error).split())
 
@@ -97,4 +96,4 @@ def _open(name: str, root: str | None, download: bool) -> tuple[list[Images], st
     if not distributed.is_main():
         parts, reason = attempt(False)
     reasons = [each for each in distributed.all_gather_objects(reason) if each]
-    return parts, reasons[0] if reasons else ""
+    return ([], reasons[0]) if reasons else ([only_readable(part) for part in parts], "")

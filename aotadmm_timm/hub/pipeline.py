@@ -153,14 +153,15 @@ class _Decoded(Dataset):
     """Item i is (i, model input or None, reason of a failure, (width, height))."""
 
     def __init__(self, source: ImageSource, extractor: FeatureExtractor) -> None:
-        self.read, self.prepare = source.read, extractor.prepare
+        # not the extractor itself: workers that are spawned would get the model, too
+        self.source, self.transform, self.gray = source, extractor.transform, extractor.channels == 1
 
     def __getitem__(self, index: int) -> tuple[int, Tensor | None, str, tuple[int, int]]:
         try:
-            image = self.read(index)
+            image = self.source.read(index)
         except (ValueError, OSError) as error:
             return index, None, getattr(error, "reason", str(error)), (0, 0)
-        return index, self.prepare(image), "", image.size
+        return index, self.transform(image.convert("L") if self.gray else image), "", image.size
 
 
 Batch = tuple[np.ndarray, Tensor, dict[int, str], tuple[int, int]]
@@ -189,7 +190,7 @@ def _kept_rows(source: ImageSource, out: Path, listed_ns: int) -> dict[str, int]
     for block in iterate(out):
         for name in block.paths:
             index = index_of.get(name)
-            if index is not None and (source.stamp is None or 0 <= source.stamp(index)[1] < listed_ns):
+            if index is not None and ((stamp := source.stamp(index)) is None or 0 <= stamp[1] < listed_ns):
                 kept[name] = index
     return kept
 

@@ -10,6 +10,8 @@ from timm.layers.trace_utils import _assert
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
+
 STEM_KEYS = ("norm_patch.weight", "norm_patch.bias", "proj.weight", "proj.bias")
 
 
@@ -26,10 +28,10 @@ def adapt_linear_stem(
         stem: the tensors named `STEM_KEYS`.
         old, new: (patch height, patch width, channels).
     Returns: the same names with new shapes; the LayerNorm has unit gain and zero bias.
-    Raises: ValueError if the linear layer has no bias to fold into.
+    Raises: UserError if the linear layer has no bias to fold into.
     """
     if "proj.bias" not in stem:
-        raise ValueError(f"a linear stem without bias cannot be adapted from {old} to {new} (patch size, channels)")
+        raise UserError(f"a linear stem without bias cannot be adapted from {old} to {new} (patch size, channels)")
     gain, shift, weight, bias = (stem[key].float() for key in STEM_KEYS)
     bias = bias + weight @ shift
     kernel = (weight * gain).unflatten(1, old).permute(0, 3, 1, 2)
@@ -48,7 +50,7 @@ class LinearPatchEmbed(PatchEmbed):
     Takes the arguments of timm's `PatchEmbed` and behaves like it: (B, C, H, W) -> (B, N, d), or (B, h, w, d) with
     `output_fmt="NHWC"` (timm's dynamic image size).
 
-    Raises: ValueError if the image holds no whole number of patches.
+    Raises: UserError if the image holds no whole number of patches.
     Differs from timm's: two LayerNorms, and a linear layer instead of a convolution.
     """
 
@@ -91,7 +93,7 @@ class LinearPatchEmbed(PatchEmbed):
         size, grid, count = super()._init_img_size(img_size)
         remainder = any(s % p for s, p in zip(size, self.patch_size, strict=True))
         if count == 0 or (remainder and not getattr(self, "dynamic_img_pad", False)):
-            raise ValueError(f"img_size {size} is no multiple of patch_size {self.patch_size}")
+            raise UserError(f"img_size {size} is no multiple of patch_size {self.patch_size}")
         return size, grid, count
 
     def set_input_size(

@@ -6,6 +6,7 @@ from timm.layers import use_fused_attn
 from torch import Tensor, nn
 from torch.jit import Final
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.layers import dispatch
 
 
@@ -23,7 +24,7 @@ class MSSA(nn.Module):
         proj_bias: bias of that linear layer.
         scale: s; None for p ** -0.5.
         attn_drop, proj_drop: dropout of attention weights and of the output.
-    Raises: ValueError if `num_heads` does not divide `dim`.
+    Raises: UserError if `num_heads` does not divide `dim`.
     Differs from the paper: an untied output projection with bias (its parameter counts require one) and the factor
         p ** -0.5, both as in CRATE's code. `tied=True, scale=1.0` is Eq. 12 to the letter.
     """
@@ -46,7 +47,7 @@ class MSSA(nn.Module):
     ) -> None:
         super().__init__()
         if dim % num_heads:
-            raise ValueError(f"embed_dim must be divisible by num_heads, got embed_dim={dim}, num_heads={num_heads}")
+            raise UserError(f"embed_dim must be divisible by num_heads, got embed_dim={dim}, num_heads={num_heads}")
         self.num_heads = num_heads
         self.scale = (dim // num_heads) ** -0.5 if scale is None else scale
         self.fused_attn = use_fused_attn()

@@ -13,6 +13,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 from torch.jit import Final
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.layers import dispatch
 from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.models.configs import MINIATURE, bundled, cifar_cfg, imagenet_cfg
@@ -56,13 +57,11 @@ class AoTADMMBlock(UnrolledBlock):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         if not (eta_gamma > 0 and eta_rho > 0 and eta_gamma + eta_rho < 1):
-            raise ValueError(
-                f"eta_gamma and eta_rho must be positive with a sum below 1, got {eta_gamma} and {eta_rho}"
-            )
+            raise UserError(f"eta_gamma and eta_rho must be positive with a sum below 1, got {eta_gamma} and {eta_rho}")
         if tau < 0 or (learn_threshold and tau == 0):
-            raise ValueError(f"tau must be non-negative, and positive if it is learned, got {tau}")
+            raise UserError(f"tau must be non-negative, and positive if it is learned, got {tau}")
         if rescale not in ("zw", "z", ""):
-            raise ValueError(f"rescale must be 'zw', 'z' or '', got {rescale!r}")
+            raise UserError(f"rescale must be 'zw', 'z' or '', got {rescale!r}")
         self.initial_coefficients = (1 - eta_gamma - eta_rho, eta_gamma, eta_rho)
         self.tau = tau
         self.rescale_z = "z" in rescale
@@ -142,7 +141,7 @@ class AoTADMM(UnrolledTransformer):
         global_pool: Pool of Algorithm 1, line 11: "avg", the mean of the patch tokens, or "token", the class token.
         final_norm: LayerNorm on V^L; off by default.
         block_fn: the layer, an `AoTADMMBlock` or a subclass.
-    Raises: ValueError for eta_gamma, eta_rho, tau or rescale outside their ranges.
+    Raises: UserError for eta_gamma, eta_rho, tau or rescale outside their ranges.
     Differs from the paper: it leaves eta gamma, eta rho, tau, Pool and the reading of the rescaling open; of the
         alternatives that were tried (train/RESULTS.md) only the mean pooling was better by more than the seeds differ,
         and is the default. The LayerNorm before MSSA and the untied output projection

@@ -14,6 +14,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 from torch.jit import Final
 
+from aotadmm_timm.errors import WeightsMismatch
 from aotadmm_timm.layers import dispatch
 from aotadmm_timm.layers.subspace_attention import MSSA
 from aotadmm_timm.models.checkpoint import fit_to_model, renamed, unwrap_state_dict
@@ -180,7 +181,7 @@ def native_names(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
     The demo file ends in two linear layers without a non-linearity between (`mlp_head.1`, `head`): they are multiplied
     into one. Of a CLIPA file the text tower is left out and the image projection becomes a classifier without bias.
 
-    Raises: ValueError if a CLIPA file's queries, keys and values are not one and the same projection.
+    Raises: WeightsMismatch if a CLIPA file's queries, keys and values are not one and the same projection.
     """
     if "visual.class_embedding" in state_dict:
         return _clipa_names(state_dict)
@@ -201,7 +202,7 @@ def _clipa_names(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         if key.endswith("attn.qkv.weight"):
             query, key_, value = tensor.chunk(3)
             if not (torch.equal(query, key_) and torch.equal(query, value)):
-                raise ValueError(f"{key}: queries, keys and values differ, this is no subspace attention")
+                raise WeightsMismatch(f"{key}: queries, keys and values differ, this is no subspace attention")
             native[key] = query
     native["cls_token"] = native["cls_token"].reshape(1, 1, -1)
     native["pos_embed"] = native["pos_embed"].unsqueeze(0)
@@ -215,7 +216,7 @@ def _clipa_names(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: CRATE) -> dict[str, Tensor]:
     """A native or published checkpoint, possibly wrapped, in the names and shapes of `model`.
 
-    Raises: ValueError as `fit_to_model` and `unwrap_state_dict`.
+    Raises: WeightsMismatch as `fit_to_model` and `unwrap_state_dict`.
     """
     state = unwrap_state_dict(state_dict)
     published = native_names(state)

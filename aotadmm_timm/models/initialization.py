@@ -1,11 +1,11 @@
-"""Initialisation that does not depend on the precision a model is built in."""
+"""Initialization that does not depend on the precision a model is built in."""
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
 
 class Float32InitTransformer(VisionTransformer):
-    """timm's VisionTransformer, initialised in float32 and then cast.
+    """timm's VisionTransformer, initialized in float32 and then cast.
 
     timm draws truncated normals in the parameter's own precision by inverting a uniform variable. In bfloat16 that
     variable hits its end points once in some 500 draws and the weight becomes the bound, 2 instead of about 0.02.

@@ -10,7 +10,7 @@ _FAMILIES = (crate,)
 def translate(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
     """Native names of a published state dict without wrappers; one that no family knows is returned as it is.
 
-    Raises: ValueError as the families' `native_names`.
+    Raises: WeightsMismatch as the families' `native_names`.
     """
     for family in _FAMILIES:
         native = family.native_names(state_dict)

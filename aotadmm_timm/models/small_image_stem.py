@@ -12,6 +12,7 @@ import timm
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.models.configs import cifar_cfg
 
 _POOLS = ("maxpool", "features.pool0", "stem.pool")  # ResNets, DenseNets, ByobNets
@@ -22,7 +23,7 @@ def _build(base: str, **kwargs: Any) -> Any:
     name = model.pretrained_cfg.get("first_conv")
     first = model.get_submodule(name) if isinstance(name, str) else None
     if hasattr(model, "patch_embed") or not isinstance(first, nn.Conv2d):
-        raise ValueError(
+        raise UserError(
             f"small_image_stem: {base} has no convolutional stem; give a vision transformer a smaller patch_size"
         )
     _replace(
@@ -63,11 +64,11 @@ default_cfgs = generate_default_cfgs(
 def small_image_stem(pretrained: bool = False, base: str = "resnet18", **kwargs: Any) -> Any:
     """The timm model `base` with a stem for small images; of a feature pyramid, the four deepest levels by default.
 
-    Raises: ValueError if `base` has no convolutional stem or is unknown.
+    Raises: UserError if `base` has no convolutional stem or is unknown.
     """
     own = timm.get_pretrained_cfg(base)
     if own is None:
-        raise ValueError(f"small_image_stem: unknown base {base!r}")
+        raise UserError(f"small_image_stem: unknown base {base!r}")
     names = {"first_conv": own.first_conv, "classifier": own.classifier}
     kwargs["pretrained_cfg_overlay"] = {**names, **(kwargs.get("pretrained_cfg_overlay") or {})}
     pyramid = {"out_indices": kwargs.pop("out_indices", 4), "feature_cls": "getter"}

@@ -1,4 +1,4 @@
-"""Unrolled optimisers as timm models: a VisionTransformer whose blocks carry a tuple of states.
+"""Unrolled optimizers as timm models: a VisionTransformer whose blocks carry a tuple of states.
 
 A family is a block class with `step(*states) -> states` and, where it has more than one state, a model class with
 `init(tokens) -> states` and `readout(states) -> tokens`. Everything else (stem, positions, pooling, head, resizing,
@@ -16,13 +16,14 @@ from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.layers.patch_embed import LinearPatchEmbed
 from aotadmm_timm.models.checkpoint import checkpoint_filter_fn
 from aotadmm_timm.models.initialization import Float32InitTransformer
 
 
 class UnrolledBlock(nn.Module):
-    """One iteration of an optimiser as a layer: subclasses define `step(self, *states) -> states`.
+    """One iteration of an optimizer as a layer: subclasses define `step(self, *states) -> states`.
 
     `step` takes and returns as many tensors (B, N, d) as the model has states, with TorchScript's type annotations
     (`def step(self, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor]`); it becomes the module's forward, so hooks see it.
@@ -50,7 +51,7 @@ class UnrolledTransformer(Float32InitTransformer):
     stem by default; `norm_eps` is the epsilon of the LayerNorms after it (CRATE's 1e-5). Arguments that only an MLP or
     separate queries and keys could use are refused.
 
-    Raises: ValueError for such an argument.
+    Raises: UserError for such an argument.
     """
 
     # Arguments of timm's VisionTransformer that are refused: no layer here has an MLP, or queries apart from keys. A
@@ -71,7 +72,7 @@ class UnrolledTransformer(Float32InitTransformer):
         **kwargs: Any,
     ) -> None:
         if refused := sorted(self.meaningless & kwargs.keys()):
-            raise ValueError(f"{type(self).__name__} has no use for {', '.join(refused)}: its layers have no such part")
+            raise UserError(f"{type(self).__name__} has no use for {', '.join(refused)}: its layers have no such part")
         norm_layer = norm_layer or partial(LayerNorm, eps=norm_eps)
         super().__init__(embed_layer=embed_layer, norm_layer=norm_layer, **kwargs)
         # nn.Sequential carries one tensor only.
@@ -96,7 +97,7 @@ class UnrolledTransformer(Float32InitTransformer):
         return self.forward_head(self.forward_features(x))
 
     def forward_features(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """Images (B, C, H, W) -> normalised readout of the last layer (B, N, d)."""
+        """Images (B, C, H, W) -> normalized readout of the last layer (B, N, d)."""
         states = self.init(self.embed(x))
         for block in self.blocks:
             if self.grad_checkpointing and not torch.jit.is_scripting():
@@ -167,7 +168,7 @@ def layer_states(model: nn.Module, images: Tensor) -> list[tuple[Tensor, ...]]:
 
     Args:
         model: an `UnrolledTransformer`.
-        images: (B, C, H, W), normalised as the model expects.
+        images: (B, C, H, W), normalized as the model expects.
     Returns: depth + 1 tuples with one tensor (B, N, d) per state.
     Raises: ValueError if the model is not an unrolled one.
     """

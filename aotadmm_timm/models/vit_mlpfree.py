@@ -15,6 +15,7 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as timm_filter_fn
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.models.checkpoint import check_fit, unwrap_state_dict
 from aotadmm_timm.models.configs import MINIATURE, cifar_cfg, imagenet_cfg
 from aotadmm_timm.models.initialization import Float32InitTransformer
@@ -33,7 +34,7 @@ class ReLUMlp(nn.Module):
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -> dict[str, Tensor]:
     """Any checkpoint that timm's ViT loads, without its MLPs.
 
-    Raises: ValueError naming the tensors, with both shapes, that do not fit; only `blocks.*.mlp.*` may be left over.
+    Raises: WeightsMismatch naming the tensors, with both shapes, that do not fit; `blocks.*.mlp.*` alone is left out.
     """
     state = timm_filter_fn(unwrap_state_dict(state_dict), model)
     state = {key: tensor for key, tensor in state.items() if not re.match(r"blocks\.\d+\.mlp\.", key)}
@@ -44,12 +45,12 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: VisionTransformer) -
 class MLPFreeViT(Float32InitTransformer):
     """Every block is x + attn(LN x), then x + ReLU(LN x). Takes timm's VisionTransformer arguments.
 
-    Raises: ValueError for `fix_init`, which rescales MLPs.
+    Raises: UserError for `fix_init`, which rescales MLPs.
     """
 
     def __init__(self, *, mlp_layer: Any = ReLUMlp, fix_init: bool = False, **kwargs: Any) -> None:
         if fix_init:
-            raise ValueError("fix_init rescales the MLPs, which these models do not have")
+            raise UserError("fix_init rescales the MLPs, which these models do not have")
         super().__init__(mlp_layer=mlp_layer, **kwargs)
 
 

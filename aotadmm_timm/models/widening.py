@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from aotadmm_timm.errors import WeightsMismatch
+
 
 def widened(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor], *, seed: int = 0) -> dict[str, Tensor]:
     """State dict of the wide model with which it gives k copies of the narrow model's features, one behind the other.
@@ -18,17 +20,17 @@ def widened(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor], *, seed: i
             in random parts: their models are not supported.
         seed: of the random parts.
     Returns: tensors in the shapes and dtypes of `wide`.
-    Raises: ValueError naming a tensor that does not fit.
+    Raises: WeightsMismatch naming a tensor that does not fit.
     """
     if missing := sorted(narrow.keys() ^ wide.keys()):
-        raise ValueError(f"widening: {missing[0]} is in one of the two models only")
+        raise WeightsMismatch(f"widening: {missing[0]} is in one of the two models only")
     if tied := [
         key
         for key in narrow
         if key.endswith("dictionary")
         or (key.endswith("attn.qkv.weight") and key.replace("qkv.weight", "proj.weight") not in narrow)
     ]:
-        raise ValueError(f"widening: {tied[0]} is used in both directions and cannot be repeated")
+        raise WeightsMismatch(f"widening: {tied[0]} is used in both directions and cannot be repeated")
     fused = {  # queries, keys and values are repeated one by one; MSSA has one projection of that name
         f"{key.removesuffix('.weight')}.{part}"
         for key, value in narrow.items()
@@ -54,5 +56,5 @@ def widened(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor], *, seed: i
 def _ratios(key: str, narrow: Tensor, wide: Tensor) -> list[int]:
     """How often each dimension is repeated."""
     if narrow.ndim != wide.ndim or any(w % n for n, w in zip(narrow.shape, wide.shape, strict=True)):
-        raise ValueError(f"widening: {key} of shape {tuple(narrow.shape)} does not divide {tuple(wide.shape)}")
+        raise WeightsMismatch(f"widening: {key} of shape {tuple(narrow.shape)} does not divide {tuple(wide.shape)}")
     return [w // n for n, w in zip(narrow.shape, wide.shape, strict=True)]

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aotadmm_timm.options import known
+from aotadmm_timm.runs import figure_style
 from aotadmm_timm.runs.records import Record
 
 # title, path in metrics.json, factor, digits
@@ -123,30 +123,22 @@ def as_latex(rows: Sequence[Sequence[str]]) -> str:
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
-    """Overlaid curves over the epochs: a thin line for each run, a thick one for the mean of a group."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    """Curves over the epochs, a panel for each number: the mean of a group as a line, its seeds' range as a band."""
     keys = [k for k in _CURVES if any(k in e for g in groups for r in g.records for e in r.epochs)] or ["loss"]
-    figure, axes = plt.subplots(1, len(keys), figsize=(5 * len(keys), 3.8), squeeze=False, layout="constrained")
-    for axis, key in zip(axes[0], keys, strict=True):
-        for number, g in enumerate(groups):
-            values: dict[float, list[float]] = {}
-            for record in g.records:
-                points = [(e["epoch"], e[key]) for e in record.epochs if key in e]
-                for epoch, value in points:
+    with figure_style.panels(len(keys), len(keys)) as (figure, axes):
+        for axis, key in zip(axes, keys, strict=True):
+            for number, g in enumerate(groups):
+                values: dict[float, list[float]] = {}
+                for epoch, value in ((e["epoch"], e[key]) for r in g.records for e in r.epochs if key in e):
                     values.setdefault(epoch, []).append(value)
-                axis.plot([x for x, _ in points], [y for _, y in points], color=f"C{number}", alpha=0.3, linewidth=0.8)
-            means = sorted((x, statistics.mean(y)) for x, y in values.items())
-            label = f"{g.label} (n = {len(g.records)})"
-            axis.plot([x for x, _ in means], [y for _, y in means], color=f"C{number}", label=label, linewidth=1.8)
-        axis.set_title(key)
-        axis.set_xlabel("epoch")
-        axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=7)
-    aside = path.with_name(f"{path.stem}.part{path.suffix}")
-    figure.savefig(aside, dpi=110)
-    plt.close(figure)
-    os.replace(aside, path)
+                epochs = sorted(values)
+                style = figure_style.series(number)
+                if len(g.records) > 1:
+                    low, high = ([pick(values[x]) for x in epochs] for pick in (min, max))
+                    axis.fill_between(epochs, low, high, color=style["color"], alpha=0.2, linewidth=0)
+                means = [statistics.mean(values[x]) for x in epochs]
+                axis.plot(epochs, means, label=f"{g.label} (n = {len(g.records)})", **style)
+            axis.set_title(key)
+            axis.set_xlabel("epoch")
+        axes[0].legend(fontsize=9)
+        figure_style.save(figure, path)

@@ -1,10 +1,14 @@
-"""The first thing a person opens: loss terms and probe accuracy over the epochs, drawn from log.jsonl."""
+"""The first thing a person opens: accuracy, loss terms and learning rate over the epochs, drawn from log.jsonl."""
 
-import os
+import json
 import textwrap
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from aotadmm_timm.cli import read_yaml
+from aotadmm_timm.runs import figure_style
 from aotadmm_timm.runs.folder import read_log
 
 _NOT_TERMS = {"step", "epoch", "lr", "images_per_s"}
@@ -17,11 +21,12 @@ _EXPANSION = {
     "tr Sigma / d of the embeddings": ("expansion_trace_per_dim",),
 }  # fmt: skip
 _ACCURACIES = {
-    "offline_knn20": "offline kNN on a held-out tenth of train",
-    "online_probe": "online linear probe on training views",
+    "offline_knn20": "kNN, offline, on a held-out tenth of train",
+    "online_probe": "linear probe, online, on training views",
     "train_accuracy": "training images as augmented",
     "test_accuracy": "test",
 }
+_SCORES = ("pretrained", "untrained", "pixels")
 
 
 class CurvesInTraining:
@@ -37,42 +42,63 @@ class CurvesInTraining:
 
 
 def draw_curves(run: Path) -> Path:
-    """Write `curves.png`: one panel per loss term, one for the learning rate, one for accuracies."""
-    import matplotlib
+    """Write `curves.png`: a panel for accuracies first, then one for each loss term, the learning rate, diagnostics.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-    from matplotlib.figure import Figure
-
+    Horizontal lines in the first are the linear probes of the final table: pretrained, untrained, pixels.
+    """
     rows = read_log(run / "log.jsonl")
-    keys = list(dict.fromkeys(k for row in rows for k in row if k not in _NOT_TERMS))
-    accuracies = [k for k in keys if k in _ACCURACIES]
-    panels = [(k, [k]) for k in keys if k not in accuracies and not k.startswith("expansion_")]
-    panels += [("learning rate", ["lr"])]
-    panels += [(title, present) for title, group in _EXPANSION.items() if (present := [k for k in group if k in keys])]
-    panels += [("accuracy: " + ", ".join(_ACCURACIES[k] for k in accuracies), accuracies)] if accuracies else []
-    columns = min(3, len(panels))
-    lines = -(-len(panels) // columns)
-    figure: Figure
-    figure, axes = plt.subplots(lines, columns, figsize=(5 * columns, 3.2 * lines), squeeze=False, layout="constrained")
-    last = max((r["epoch"] for r in rows), default=1)
-    per_epoch = max((r["step"] for r in rows), default=1) / last
-    for axis, (title, drawn) in zip(axes.flat, panels, strict=False):
-        for key in drawn:
-            points = [(r["step"] / per_epoch, r[key]) for r in rows if key in r]
-            marker = "o" if key in ("offline_knn20", "test_accuracy") else None
-            axis.plot([x for x, _ in points], [y for _, y in points], label=key, marker=marker, markersize=3)
-        axis.set_title("\n".join(textwrap.wrap(title, 60)), fontsize=10)
-        axis.set_xlabel("epoch")
-        axis.grid(alpha=0.3)
-        if len(drawn) > 1:
-            axis.legend(fontsize=8)
-    for axis in list(axes.flat)[len(panels) :]:
-        axis.set_visible(False)
-    figure.suptitle(run.name)
-    path = run / "curves.png"
-    aside = run / "curves.part.png"
-    figure.savefig(aside, dpi=110)
-    plt.close(figure)
-    os.replace(aside, path)
-    return path
+    keys = list(dict.fromkeys(key for row in rows for key in row if key not in _NOT_TERMS))
+    shown = _panels(keys)
+    metrics = _read(run / "metrics.json")
+    last = max((row["epoch"] for row in rows), default=1)
+    per_epoch = max((row["step"] for row in rows), default=1) / last
+    with figure_style.panels(len(shown)) as (figure, axes):
+        for axis, (title, drawn) in zip(axes, shown, strict=True):
+            for number, key in enumerate(drawn):
+                points = [(row["step"] / per_epoch, row[key]) for row in rows if key in row]
+                few = figure_style.marker(number) if len(points) <= 40 else None
+                label = _ACCURACIES.get(key, key.removeprefix("expansion_"))
+                axis.plot(
+                    *zip(*points, strict=True), label=label, marker=few, markersize=4, **figure_style.series(number)
+                )
+            if title == "accuracy":
+                _baselines(axis, metrics)
+            axis.set_title("\n".join(textwrap.wrap(title, 48)))
+            axis.set_xlabel("epoch")
+            if len(drawn) > 1 or title == "accuracy":
+                axis.legend(fontsize=9)
+        figure.suptitle("\n".join(textwrap.wrap(describe_run(run, metrics), 60 * min(3, len(shown)))), fontsize=13)
+        return figure_style.save(figure, run / "curves.png")
+
+
+def _panels(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Title and logged numbers of each panel."""
+    accuracies = [key for key in keys if key in _ACCURACIES]
+    terms = [key for key in keys if key not in accuracies and not key.startswith("expansion_")]
+    found = [("accuracy", accuracies)] if accuracies else []
+    found += [(key, [key]) for key in terms] + [("learning rate", ["lr"])]
+    return found + [(title, here) for title, group in _EXPANSION.items() if (here := [k for k in group if k in keys])]
+
+
+def _baselines(axis: Any, metrics: Mapping[str, Any]) -> None:
+    for name, line in zip(_SCORES, ("-", "--", ":"), strict=True):
+        if name in metrics:
+            share = metrics[name]["linear"]
+            label = f"linear probe on {metrics['evaluated_on']}, {name}: {100 * share:.1f} %"
+            axis.axhline(share, linestyle=line, label=label, **figure_style.BASELINE)
+
+
+def describe_run(run: Path, metrics: Mapping[str, Any]) -> str:
+    """Model, data and budget of a run, in one line."""
+    config = read_yaml(run / "config.yaml") if (run / "config.yaml").is_file() else {}
+    if not config:
+        return run.name
+    images, batch = config.get("train_images"), config.get("batch_size", 0) * config.get("world", 1)
+    parts = [f"{config.get('method')}: {config.get('architecture')} on {config.get('dataset')}"]
+    parts += [f"{config.get('epochs')} epochs" + (f" of {images:,} images" if images else "") + f", batch {batch}"]
+    parts += [f"{metrics['seconds'] / 60:.0f} minutes"] if "seconds" in metrics else []
+    return ", ".join([*parts, f"seed {config.get('seed')}"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -6,27 +6,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import timm
-import torch
-
-
-def native_bf16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bfloat16 itself; emulation is slower than float32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu":
-        flags = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-        return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("bf16"))
-    return False
-
-
-def amp_dtype(choice: str, device: torch.device) -> torch.dtype | None:
-    """Autocast type for `--amp`: "auto" takes bfloat16 where it is native, "bf16" insists, "off" gives None."""
-    if choice == "off" or (choice == "auto" and not native_bf16(device)):
-        return None
-    return torch.bfloat16
+if TYPE_CHECKING:  # the commit and the command are known without torch
+    import torch
 
 
 def commit() -> str | None:
@@ -54,8 +37,11 @@ def command_line() -> str:
     return shlex.join([*launcher, f"train/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
-def describe(device: torch.device) -> dict[str, Any]:
+def describe(device: "torch.device") -> dict[str, Any]:
     """Versions, commit and hardware as plain values."""
+    import timm
+    import torch
+
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
     return {
         "torch": torch.__version__,

@@ -64,7 +64,7 @@ def main() -> None:
 
     def ours() -> int:
         sampler = EpochSampler(args.images, args.batch_size)
-        batches = MemoryBatches(pixels, images, MultiCrop(), sampler, torch.device("cpu"))
+        batches = MemoryBatches(images, MultiCrop(), sampler, torch.device("cpu"))
         return sum(len(batch.indices) for batch in batches(0, sampler.batches_per_epoch))
 
     # A quarter of the images: the ratio does not depend on the number, and workers start once.

@@ -3,12 +3,13 @@
 import io
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from aotadmm_timm.data.decode import UnreadableImage, read_image, to_rgb
+from aotadmm_timm.data.decode import Decoding, UnreadableImage, read_image, to_rgb
 
 
 def picture() -> Image.Image:
@@ -64,8 +65,50 @@ def test_samples_without_an_agreed_range_are_refused() -> None:
     wide = Image.fromarray(np.array([[0, 70000]], np.int32))
     with pytest.raises(UnreadableImage, match=r"samples from 0 to 70000"):
         read_image(encoded(wide, "TIFF"))
-    with pytest.raises(UnreadableImage, match="floating-point"):
-        read_image(encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"))
+    for bad in ([0, 200], [-3, 0.5], [0, 70000]):  # 0..255 or 0..65535? resampled? radiance?
+        with pytest.raises(UnreadableImage, match=f"floating-point samples from {bad[0]:g} to {bad[1]:g}.*--sample-ra"):
+            read_image(floats(bad))
+    for bad in ([0, np.nan], [0, np.inf]):
+        with pytest.raises(UnreadableImage, match="NaN or infinite samples"):
+            read_image(floats(bad))
+
+
+def floats(values: list[float]) -> bytes:
+    return encoded(Image.fromarray(np.array([values], np.float32)), "TIFF")
+
+
+@pytest.mark.parametrize(
+    ("samples", "sample_range", "shown"),
+    [
+        ([0, 0.25, 0.5, 1], None, [0, 64, 128, 255]),
+        ([0.2, 0.3], None, [51, 77]),  # its own darkest and brightest sample do not matter
+        ([0, 0], None, [0, 0]),
+        ([0, 1.0000001], None, [0, 255]),
+        ([0, 257, 65535], None, [0, 1, 255]),
+        ([0, 200], (0, 255), [0, 200]),
+        ([-1, 0, 3], (-1, 1), [0, 128, 255]),
+        ([0, 100000], (0, 200000), [0, 128]),
+    ],
+)
+def test_the_range_of_floating_point_samples(
+    samples: list[float], sample_range: tuple[float, float] | None, shown: list[int]
+) -> None:
+    decoding = Decoding(sample_range=sample_range)
+    assert np.asarray(read_image(floats(samples), decoding=decoding))[0, :, 1].tolist() == shown
+    if sample_range is not None and all(value == int(value) for value in samples):
+        whole = encoded(Image.fromarray(np.array([samples], np.int32)), "TIFF")
+        assert np.asarray(read_image(whole, decoding=decoding))[0, :, 1].tolist() == shown
+
+
+def test_white_is_zero_in_floating_point_files_too() -> None:
+    data = encoded(Image.fromarray(np.array([[0, 0.25, 1]], np.float32)), "TIFF", tiffinfo={262: 0})
+    assert np.asarray(read_image(data))[0, :, 0].tolist() == [255, 191, 0]
+
+
+@pytest.mark.parametrize("wrong", [{"max_pixels": 0}, {"sample_range": (1.0, 1.0)}])
+def test_decoding_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Decoding(**wrong)
 
 
 def test_transparent_pixels_become_white_whatever_hides_under_them() -> None:
@@ -130,9 +173,22 @@ def test_a_file_that_would_start_an_interpreter_is_not_tried() -> None:
 
 def test_a_90_megapixel_file_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     path = tmp_path / "huge.png"
-    Image.new("1", (10_000, 9_000)).save(path)
-    with pytest.raises(UnreadableImage, match=r"huge\.png.*limit"):
-        read_image(path)
+    for size in ((10_000, 9_000), (19_000, 9_600)):  # over the limit, and over twice the limit: Pillow's own refusal
+        Image.new("1", size).save(path)
+        pixels = size[0] * size[1]
+        with pytest.raises(UnreadableImage, match=rf"huge\.png: {pixels} pixels.* --max-pixels {pixels} allows it"):
+            read_image(path)
+
+
+def test_the_largest_image_is_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    data = encoded(picture(), "PNG")  # 768 pixels, over twice the limit
+    with pytest.raises(UnreadableImage, match="limit of 100; --max-pixels 768 allows it"):
+        read_image(data)
+    image = read_image(data, decoding=Decoding(max_pixels=768))
+    assert image.crop((0, 0, 20, 20)).size == (20, 20)  # Pillow checks crops, too
+    with pytest.raises(UnreadableImage, match="limit of 767; --max-pixels 768 allows it"):
+        read_image(data, decoding=Decoding(max_pixels=767))
 
 
 def test_to_rgb_leaves_the_callers_picture_alone() -> None:

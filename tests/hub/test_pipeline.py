@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scripts import run_script
 
 from aotadmm_timm import FeatureExtractor
+from aotadmm_timm.cli import run
 from aotadmm_timm.hub import pipeline
 from aotadmm_timm.hub.feature_file import read_features
 from aotadmm_timm.hub.images import open_images
@@ -249,7 +251,7 @@ def test_data_sets_give_their_rows_with_failures_named(tmp_path: Path, tiny: Fea
         np.testing.assert_array_equal(result.labels, [0, 1, 1, 0, 1])
 
 
-def run_script(*arguments: object, launcher: tuple[str, ...] = (sys.executable,)) -> subprocess.Popen[str]:
+def start(*arguments: object, launcher: tuple[str, ...] = (sys.executable,)) -> subprocess.Popen[str]:
     command = [*launcher, str(ROOT / "hub" / "extract.py"), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -261,7 +263,7 @@ def test_killed_and_finished_by_two_processes_gives_the_rows_of_one(fill: Fill, 
     folder, out = fill(range(150)), tmp_path / "out.parquet"
     (folder / "b" / "cut.jpg").write_bytes(b"\xff\xd8\xff\xe0")
     options = (folder, out, "--model", "test_vit", "--random-init", "--batch-size", 2, "--workers", 0)
-    first = run_script(*options)
+    first = start(*options)
     parts = tmp_path / "out.parquet.parts"
     while first.poll() is None and len(list(parts.glob("*.safetensors"))) < 2:
         time.sleep(0.01)
@@ -269,7 +271,7 @@ def test_killed_and_finished_by_two_processes_gives_the_rows_of_one(fill: Fill, 
     first.communicate()
     assert not out.exists()
     assert list(parts.glob("*.safetensors"))
-    second = run_script(*options, launcher=(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"))
+    second = start(*options, launcher=(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"))
     output, errors = second.communicate()
     assert second.returncode == 1  # one image failed
     assert "resuming:" in errors
@@ -283,12 +285,15 @@ def test_killed_and_finished_by_two_processes_gives_the_rows_of_one(fill: Fill, 
     np.testing.assert_allclose(both.features, one.features, atol=1e-5)
 
 
-def test_the_script_refuses_bad_input_in_one_line_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_script_refuses_bad_input_in_one_line_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "empty").mkdir()
-    process = run_script(tmp_path / "empty", tmp_path / "out.parquet")
-    output, errors = process.communicate()
-    assert process.returncode == 2
-    assert output == ""
-    assert errors.startswith(f"error: {tmp_path / 'empty'}: no image files")
-    assert errors.count("\n") == 1
+    with pytest.raises(SystemExit) as refused:
+        run(lambda: run_script("hub/extract.py", tmp_path / "empty", tmp_path / "out.parquet"))
+    assert refused.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"error: {tmp_path / 'empty'}: no image files")
+    assert printed.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]

@@ -1,8 +1,6 @@
 """Published layouts in, timm folders out; the head count is never guessed."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +8,11 @@ import timm
 import torch
 from models.literal import crate
 from models.weights import draw, images, published_crate, published_crate_alpha
+from scripts import run_script
 
+from aotadmm_timm.cli import run
 from aotadmm_timm.hub.published_crate import KNOWN_HEADS, Layout, convert, layout_of
 
-SCRIPT = Path(__file__).parents[2] / "hub" / "convert.py"
 SMALL = {"patch": 8, "width": 48, "depth": 3, "classes": 10, "size": 32}
 
 
@@ -112,12 +111,16 @@ def test_files_of_something_else(content: object, tmp_path: Path) -> None:
         convert(tmp_path / "other.pth", tmp_path / "out", model="test_crate", num_heads=3)
 
 
-def test_script(checkpoint: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), str(checkpoint), "out", "--model", "test_crate"]
-    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("error: ")
-    assert len(refused.stderr.splitlines()) == 1
-    done = subprocess.run([*command, "--num-heads", "3"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_script(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("hub/convert.py", checkpoint, "out", "--model", "test_crate")
+    with pytest.raises(SystemExit) as refused:
+        run(lambda: run_script(*command))
+    assert refused.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert len(error.splitlines()) == 1
+    run_script(*command, "--num-heads", "3")
     assert (tmp_path / "out" / "model.safetensors").is_file()

@@ -9,8 +9,8 @@ State = dict[str, Tensor]
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias
 
 
 def attention(x: Tensor, u_t: Tensor, heads: int) -> Tensor:

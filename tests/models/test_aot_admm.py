@@ -1,4 +1,4 @@
-"""AoT-ADMM against Algorithm 1 written out number by number, its options, and its state at initialisation."""
+"""AoT-ADMM against Algorithm 1 written out number by number, its options, and its state at initialization."""
 
 import math
 
@@ -98,7 +98,7 @@ def test_final_norm_is_off_unless_asked_for() -> None:
     assert torch.equal(normed.forward_features(x), normed.norm(layer_states(model, x)[-1][1]))
 
 
-def test_tiny_is_alive_at_initialisation() -> None:
+def test_tiny_is_alive_at_initialization() -> None:
     """No state dies or explodes over 12 layers, images stay apart, and every layer gets gradient."""
     torch.manual_seed(0)
     model = timm.create_model("aot_admm_tiny")

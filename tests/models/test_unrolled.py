@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 from models.weights import images
-from readme import over_relaxed
+from readme import files
 from torch import Tensor, nn
 
 import aotadmm_timm
@@ -73,7 +73,7 @@ def test_two_states_and_matrices_that_are_not_decayed() -> None:
 def test_own_layer_in_an_outside_file(tmp_path: Path) -> None:
     """README's example, copied out of the tree and run as a program of its own."""
     own = tmp_path / "over_relaxed.py"
-    own.write_text(over_relaxed())
+    own.write_text(files()["over_relaxed.py"])
     assert len(own.read_text().splitlines()) <= 60
     program = """
 import over_relaxed, timm, torch

@@ -1,4 +1,4 @@
-"""Seeded weights: the same numbers whatever the initialisation, with no gain at 1 and no bias at 0."""
+"""Seeded weights: the same numbers whatever the initialization, with no gain at 1 and no bias at 0."""
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,7 @@ def published_tost(*, patch: int, width: int, depth: int, heads: int, classes: i
 
 
 def draw(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tensor]:
-    """Random tensors: around 1 for normalisation gains, scaled by fan-in for matrices."""
+    """Random tensors: around 1 for normalization gains, scaled by fan-in for matrices."""
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, shape in shapes.items():

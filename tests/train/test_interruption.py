@@ -3,7 +3,6 @@
 import random
 import runpy
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from processes import PATIENCE, Script
 
 from aotadmm_timm.runs.folder import read_log
 
@@ -42,9 +42,9 @@ class Runner:
     def arguments(self, name: str, *extra: str) -> list[str]:
         return [*ARGUMENTS, "--epochs", str(self.epochs), "--output", str(self.folder / name), *extra]
 
-    def start(self, name: str, *extra: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(self.folder / "script.py"), *self.arguments(name, *extra)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def start(self, name: str, *extra: str) -> Script:
+        arguments = self.arguments(name, *extra)
+        return Script(self.folder / "script.py", *arguments, folder=self.folder, output=self.folder / "printed")
 
     def here(self, name: str, *extra: str) -> None:
         """To the end, in this process."""
@@ -83,33 +83,35 @@ def compare(a: Any, b: Any, where: str) -> None:
         assert a == b, where
 
 
-def wait_for_row(process: subprocess.Popen[str], log: Path, row: int) -> None:
+def wait_for_row(script: Script, log: Path, row: int) -> None:
     began = time.monotonic()
-    while process.poll() is None and time.monotonic() - began < 600:
+    while script.running and time.monotonic() - began < PATIENCE:
         if log.is_file() and len(log.read_bytes().splitlines()) >= row:
             return
         time.sleep(0.01)
-    raise AssertionError(f"no row {row} in time: {process.communicate()[0]}")
+    raise AssertionError(f"no row {row} in time: {script.wait()}")
 
 
 def test_killed_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     runner = Runner(tmp_path, epochs=4)
     log = tmp_path / "run" / "log.jsonl"
 
-    process = runner.start("run", "--resume", "auto")
-    wait_for_row(process, log, 3)
-    process.kill()
-    assert "no checkpoint yet: starting at step 0" in process.communicate()[0]
+    script = runner.start("run", "--resume", "auto")
+    wait_for_row(script, log, 3)
+    script.send(signal.SIGKILL)
+    status, printed, _ = script.wait()
+    assert status == -signal.SIGKILL
+    assert "no checkpoint yet: starting at step 0" in printed
     with open(log, "a") as file:
         file.write('{"step": 11, "epo')  # and a line cut in two
 
-    process = runner.start("run", "--resume", "auto")
-    wait_for_row(process, log, 6)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 128 + signal.SIGTERM, output
-    assert "resuming at step" in output
-    assert "continue with --resume auto" in output
+    script = runner.start("run", "--resume", "auto")
+    wait_for_row(script, log, 6)
+    script.send(signal.SIGTERM)
+    status, printed, errors = script.wait()
+    assert status == 128 + signal.SIGTERM, errors
+    assert "resuming at step" in printed
+    assert "continue with --resume auto" in printed + errors
 
     # a checkpoint that the disk spoiled: named, and the previous one takes its place
     last = tmp_path / "run" / "checkpoints" / "last.pt"
@@ -129,14 +131,14 @@ def test_killed_twenty_times(tmp_path: Path) -> None:
     rare = ("--probe-every", "25")
     rng = random.Random(0)
     for number in range(20):
-        process = runner.start("run", "--resume", "auto", *rare)
+        script = runner.start("run", "--resume", "auto", *rare)
         if number % 5 < 4:  # the others die while they start
             lines = len(log.read_bytes().splitlines()) if log.is_file() else 0
-            wait_for_row(process, log, max(1, lines - 2) + rng.randrange(8))
-        time.sleep(rng.uniform(0, 0.5 if number % 5 < 4 else 4))
-        assert process.poll() is None, "the run is too short for this machine"
-        process.send_signal(signal.SIGTERM if number % 4 == 3 else signal.SIGKILL)
-        process.communicate()
+            wait_for_row(script, log, max(1, lines - 2) + rng.randrange(8))
+        time.sleep(rng.uniform(0, 0.5 if number % 5 < 4 else 1))
+        assert script.running, "the run is too short for this machine"
+        script.send(signal.SIGTERM if number % 4 == 3 else signal.SIGKILL)
+        script.wait()
     runner.here("run", "--resume", "auto", *rare)
     runner.here("whole", *rare)
     runner.assert_same("run", "whole")
