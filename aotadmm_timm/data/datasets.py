@@ -64,8 +64,8 @@ def load_images(
     """
     if num_samples is not None and num_samples < 1:
         raise ValueError(f"num_samples must be positive, got {num_samples}")
-    decoding = Decoding(max_pixels, sample_range)
-    images = _open(name, split, root, download, input_key, target_key, classes, labels, decoding)
+    images = _open(name, split, root, download, input_key, target_key, classes, labels)
+    images.decoding = Decoding(max_pixels, sample_range)
     if classes is not None and tuple(classes) != images.classes:
         unknown = sorted(set(images.classes) - set(classes))
         raise ValueError(
@@ -91,7 +91,6 @@ def _open(
     target_key: str | None,
     classes: Sequence[str] | None,
     labels: bool,
-    decoding: Decoding,
 ) -> Images:
     """The data set of the kind that `name` says."""
     kind, slash, rest = name.partition("/")
@@ -101,18 +100,17 @@ def _open(
     if name == "digits":
         return digits(split)
     if slash and kind == "torch":
-        return torchvision(name, split, root=root, download=download, decoding=decoding)
+        return torchvision(name, split, root=root, download=download)
     if slash and kind == "hfds":
         return hugging_face(
-            name, rest, split, root=root, input_key=input_key, target_key=target_key, need_labels=labels,
-            decoding=decoding,
-        )  # fmt: skip
+            name, rest, split, root=root, input_key=input_key, target_key=target_key, need_labels=labels
+        )
     if slash and kind == "wds":
-        return shards(name, rest, split, classes=classes, need_labels=labels, decoding=decoding)
+        return shards(name, rest, split, classes=classes, need_labels=labels)
     if slash and kind in ("hfids", "tfds"):
         raise ValueError(f"{name}: streamed data sets have no random access; use hfds/, wds/ or a folder")
     if os.path.isdir(name):
-        return folder(name, split, classes=classes, need_labels=labels, decoding=decoding)
+        return folder(name, split, classes=classes, need_labels=labels)
     if os.sep in name or name.startswith("."):
         raise FileNotFoundError(f"data set folder {name!r} does not exist")
     raise ValueError(

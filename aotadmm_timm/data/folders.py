@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .decode import AS_IT_IS, IMAGE_SUFFIXES, Decoding, read_image
+from .decode import IMAGE_SUFFIXES, read_image
 from .listing import few, list_images, text_of
 from .samples import Images, unlabeled
 from .splits import EVALUATION_SPLITS, NoSuchSplit, choose_split
@@ -27,10 +27,8 @@ class FileImages(Images):
         classes: Sequence[str],
         root: str,
         files: Sequence[str],
-        *,
-        decoding: Decoding = AS_IT_IS,
     ) -> None:
-        super().__init__(name, split, labels, classes, decoding=decoding)
+        super().__init__(name, split, labels, classes)
         self.root, self.files = root, files
 
     def read(self, row: int) -> Image.Image:
@@ -40,9 +38,7 @@ class FileImages(Images):
         return text_of(os.path.join(self.root, self.files[row]))
 
 
-def folder(
-    name: str, split: str, *, classes: Sequence[str] | None, need_labels: bool = True, decoding: Decoding = AS_IT_IS
-) -> FileImages:
+def folder(name: str, split: str, *, classes: Sequence[str] | None, need_labels: bool = True) -> FileImages:
     """The images of a folder, searched recursively. A sub-folder is a class, and keeps its number if it is empty.
 
     Images that lie beside class folders have no label: they are left out (said aloud) where labels are needed;
@@ -62,7 +58,7 @@ def folder(
         if found:
             lie = "images lie in no sub-folder"
             logger.warning("%s: %d %s (%s): no image has a label", root, len(beside), lie, few(beside))
-        return FileImages(name, split, unlabeled(len(files)), (), str(root), files, decoding=decoding)
+        return FileImages(name, split, unlabeled(len(files)), (), str(root), files)
     if not found:
         raise ValueError(f"{root}: no class folders in it, its {len(beside)} images have no labels")
     if beside:
@@ -72,7 +68,7 @@ def folder(
         raise ValueError(f"{root}: class {text_of(unknown[0])!r} is not among the classes of train ({known})")
     order = list(classes) if classes is not None else found
     files, labels = _by_class([path for path in files if "/" in path], order, root)
-    return FileImages(name, split, labels, order, str(root), files, decoding=decoding)
+    return FileImages(name, split, labels, order, str(root), files)
 
 
 def _by_class(files: list[str], classes: list[str], root: Path) -> tuple[list[str], np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .decode import AS_IT_IS, Decoding, UnreadableImage, read_image
+from .decode import UnreadableImage, read_image
 from .listing import few
 from .samples import Images, unlabeled
 from .splits import EVALUATION_SPLITS, choose_split
@@ -22,17 +22,9 @@ class HuggingFaceImages(Images):
     """The encoded images of one column of `data`, a `datasets.Dataset`."""
 
     def __init__(
-        self,
-        name: str,
-        split: str,
-        labels: np.ndarray,
-        classes: Sequence[str],
-        data: Any,
-        column: str,
-        *,
-        decoding: Decoding = AS_IT_IS,
+        self, name: str, split: str, labels: np.ndarray, classes: Sequence[str], data: Any, column: str
     ) -> None:
-        super().__init__(name, split, labels, classes, decoding=decoding)
+        super().__init__(name, split, labels, classes)
         self.data, self.column = data, column
 
     def read(self, row: int) -> Image.Image:
@@ -52,7 +44,6 @@ def hugging_face(
     input_key: str | None,
     target_key: str | None,
     need_labels: bool = True,
-    decoding: Decoding = AS_IT_IS,
 ) -> HuggingFaceImages:
     """A Hugging Face data set with an image column and a class column.
 
@@ -84,7 +75,7 @@ def hugging_face(
         without_labels.append(chosen)
     classes = _class_names(name, chosen, data, label_key, labels)
     raw = data.cast_column(image_key, datasets.Image(decode=False))
-    images = HuggingFaceImages(name, chosen, labels, classes, raw, image_key, decoding=decoding)
+    images = HuggingFaceImages(name, chosen, labels, classes, raw, image_key)
     lacking = labels == -1
     if not need_labels or not lacking.any() or lacking.all():
         return images

@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from .decode import AS_IT_IS, Decoding, UnreadableImage, to_rgb
+from .decode import UnreadableImage, to_rgb
 from .samples import Images
 from .splits import EVALUATION_SPLITS
 
@@ -15,17 +15,8 @@ class LibraryImages(Images):
     """The first parts of the items of `data`, PIL images that a library decodes; what it leaves of the color rules is
     still ours."""
 
-    def __init__(
-        self,
-        name: str,
-        split: str,
-        labels: Sequence[int],
-        classes: Sequence[str],
-        data: Any,
-        *,
-        decoding: Decoding = AS_IT_IS,
-    ) -> None:
-        super().__init__(name, split, labels, classes, decoding=decoding)
+    def __init__(self, name: str, split: str, labels: Sequence[int], classes: Sequence[str], data: Any) -> None:
+        super().__init__(name, split, labels, classes)
         self.data = data
 
     def read(self, row: int) -> Image.Image:
@@ -37,9 +28,7 @@ class LibraryImages(Images):
         return to_rgb(image, name=self.row_id(row), decoding=self.decoding)
 
 
-def torchvision(
-    name: str, split: str, *, root: str | Path | None, download: bool, decoding: Decoding = AS_IT_IS
-) -> LibraryImages:
+def torchvision(name: str, split: str, *, root: str | Path | None, download: bool) -> LibraryImages:
     """A torchvision data set through timm's factory."""
     from timm.data import create_dataset
 
@@ -57,4 +46,4 @@ def torchvision(
         raise FileNotFoundError(f"{name}: could not be downloaded to {root}: {err}") from None
     labels = data.targets if hasattr(data, "targets") else [data[i][1] for i in range(len(data))]
     classes = getattr(data, "classes", None) or [str(c) for c in range(int(max(labels)) + 1)]
-    return LibraryImages(name, split, [int(x) for x in labels], classes, data, decoding=decoding)
+    return LibraryImages(name, split, [int(x) for x in labels], classes, data)

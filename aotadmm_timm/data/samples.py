@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
-from .decode import AS_IT_IS, Decoding, UnreadableImage
+from .decode import AS_IT_IS, UnreadableImage
 
 
 class Images(Dataset[tuple[Image.Image, int]]):
@@ -21,23 +21,16 @@ class Images(Dataset[tuple[Image.Image, int]]):
         name, split: what was opened.
         labels: (N,) integers, -1 for none; the number of images follows from them.
         classes: class names; label i is classes[i]. Empty if there are no labels.
-        decoding: how files are decoded where they do not say it themselves.
     Attributes:
         labels: (N,) int64.
         rows: (N,) row numbers behind the indices 0 .. N-1.
         has_labels: whether every image has one.
+        decoding: how files are decoded where they do not say it themselves; may be set.
     """
 
-    def __init__(
-        self,
-        name: str,
-        split: str,
-        labels: Sequence[int] | np.ndarray,
-        classes: Sequence[str] = (),
-        *,
-        decoding: Decoding = AS_IT_IS,
-    ) -> None:
-        self.name, self.split, self.classes, self.decoding = name, split, tuple(classes), decoding
+    def __init__(self, name: str, split: str, labels: Sequence[int] | np.ndarray, classes: Sequence[str] = ()) -> None:
+        self.name, self.split, self.classes = name, split, tuple(classes)
+        self.decoding = AS_IT_IS
         self.labels = np.asarray(labels, np.int64)
         self.rows = np.arange(len(self.labels))
 

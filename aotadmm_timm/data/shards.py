@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .decode import AS_IT_IS, IMAGE_SUFFIXES, Decoding, read_image
+from .decode import IMAGE_SUFFIXES, read_image
 from .listing import few, text_of
 from .samples import Images
 from .splits import EVALUATION_SPLITS, choose_split
@@ -24,11 +24,9 @@ _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 class ShardImages(Images):
     """Members of tar files: row i is the `sizes[i]` bytes at `offsets[i]` of `tars[which[i]]`, its name `keys[i]`."""
 
-    def __init__(
-        self, name: str, split: str, classes: Sequence[str], shards: Sequence["Shard"], *, decoding: Decoding = AS_IT_IS
-    ) -> None:
+    def __init__(self, name: str, split: str, classes: Sequence[str], shards: Sequence["Shard"]) -> None:
         samples = [(which, sample) for which, shard in enumerate(shards) for sample in shard.samples]
-        super().__init__(name, split, [sample.label for _, sample in samples], classes, decoding=decoding)
+        super().__init__(name, split, [sample.label for _, sample in samples], classes)
         self.tars, self.keys = [str(shard.tar) for shard in shards], [sample.key for _, sample in samples]
         self.which = np.array([which for which, _ in samples], np.int64)
         self.offsets = np.array([sample.offset for _, sample in samples], np.int64)
@@ -73,13 +71,7 @@ class Shard:
 
 
 def shards(
-    name: str,
-    location: str,
-    split: str,
-    *,
-    classes: Sequence[str] | None,
-    need_labels: bool = True,
-    decoding: Decoding = AS_IT_IS,
+    name: str, location: str, split: str, *, classes: Sequence[str] | None, need_labels: bool = True
 ) -> ShardImages:
     """Open a folder of shards.
 
@@ -110,14 +102,14 @@ def shards(
     if not labels:
         raise ValueError(f"{name}: no images in its shards of split {split!r}")
     if max(labels) < 0:
-        return ShardImages(name, split, (), opened, decoding=decoding)
+        return ShardImages(name, split, (), opened)
     listing = root / "classes.txt"
     names = listing.read_text(encoding="utf-8").split("\n") if listing.is_file() else []
     order = [n for n in names if n] or list(classes or [str(c) for c in range(max(labels) + 1)])
     if min(labels) < -1 or max(labels) >= len(order):
         bad = next(label for label in (min(labels), max(labels)) if not -1 <= label < len(order))
         raise ValueError(f"{name}: label {bad} but classes are 0..{len(order) - 1}")
-    return ShardImages(name, split, order, opened, decoding=decoding)
+    return ShardImages(name, split, order, opened)
 
 
 def read_index(tar: Path) -> Shard:

@@ -145,5 +145,6 @@ def _from_paths(
     files: list[str], root: Path, labels: np.ndarray, classes: Sequence[str], decoding: Decoding
 ) -> ImageSource:
     names = [text_of(name) for name in classes]
-    images = _ListedFiles(str(root), "all", labels, names, str(root), files, decoding=decoding)
+    images = _ListedFiles(str(root), "all", labels, names, str(root), files)
+    images.decoding = decoding
     return ImageSource(images, [text_of(file) for file in files])
