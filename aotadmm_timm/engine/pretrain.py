@@ -4,6 +4,7 @@ A script parses `PretrainConfig` and a method's arguments, and hands `pretrain` 
 """
 
 from collections.abc import Callable
+from shlex import quote
 from typing import Any
 
 import torch
@@ -44,13 +45,14 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], Method
     batches = session.batches(load_split(cfg, "train", labels=False), crop)
     train = batches.images
     # Opened now: a test set that cannot be used is no news for the end of a run. It is read there.
-    scored = cfg.evaluate and train.has_labels
+    unscored = _why_unscored(train)
+    scored = cfg.evaluate and not unscored
     test = if_there(lambda: load_split(cfg, "test", classes=train.classes)) if scored else None
 
     method = build(backbone).to(session.device)
     _begin(method, Plan(session.steps, session.steps_per_epoch, cfg.batch_size, crop.num_global, crop.num_local), cfg)
     online: OnlineProbe | None = None
-    if train.has_labels and len(train.classes) > 1:
+    if not unscored:
         online = OnlineProbe(feature_width(backbone), len(train.classes)).to(session.device)
     module = session.prepare(
         method, backbone, batches, trained=method, prefix="backbone.", exported=method.encoder,
@@ -62,8 +64,8 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], Method
     if session.main:
         views = f"{crop.num_global}x{crop.global_size} + {crop.num_local}x{crop.local_size} views"
         print(f"{cfg.model} on {cfg.dataset}: {session.images_in_words()}, {views}, {session.steps_in_words()}")
-        if not train.has_labels:
-            print(f"{cfg.dataset}: not all images have labels: probes and final scores are left out")
+        if unscored:
+            print(f"{cfg.dataset}: {unscored}: probes and final scores are left out")
 
     def compute(batch: Batch, step: int) -> Output:
         output: Output = module(Views(batch.views[0], batch.views[1] if len(batch.views) > 1 else None), step)
@@ -80,7 +82,7 @@ def pretrain(cfg: PretrainConfig, name: str, build: Callable[[nn.Module], Method
     if scored:
         untrained = _backbone(cfg, crop)[0].to(session.device)
         metrics |= final_scores(train, test, session.encoder, untrained, num_workers=session.workers)
-    _report(session, metrics)
+    _report(session, metrics, not unscored)
     return metrics
 
 
@@ -97,13 +99,22 @@ def _backbone(cfg: PretrainConfig, crop: MultiCrop) -> tuple[Any, str, dict[str,
     )
 
 
+def _why_unscored(train: Images) -> str:
+    """What keeps features from being scored; "" if nothing does."""
+    if not train.has_labels:
+        return "not all images have labels"
+    return "" if len(train.classes) > 1 else "all images are of one class"
+
+
 class _Glance:
     """After an epoch: the method's diagnostics; every few epochs an offline probe and a new curves.png."""
 
     def __init__(self, cfg: PretrainConfig, session: Session, method: Method, train: Images) -> None:
         self.session, self.method, self.epochs = session, method, cfg.epochs
         self.every = cfg.probe_every or max(1, round(cfg.epochs / 10))
-        self.probe = HeldOutProbe(train, session.encoder, num_workers=session.workers) if train.has_labels else dict
+        self.probe = (
+            HeldOutProbe(train, session.encoder, num_workers=session.workers) if not _why_unscored(train) else dict
+        )
 
     def __call__(self, epoch: int, output: Output) -> dict[str, float]:
         scores = self.method.diagnostics(output, epoch)
@@ -114,11 +125,11 @@ class _Glance:
         return scores
 
 
-def _report(session: Session, metrics: dict[str, Any]) -> None:
+def _report(session: Session, metrics: dict[str, Any], scorable: bool) -> None:
     rows: dict[str, Any] = {key: metrics[key] for key in ("pretrained", "untrained", "pixels") if key in metrics}
     session.finish(metrics, *([format_table(rows, metrics["evaluated_on"]), ""] if rows else []))
-    if session.main:
-        print(f"next: python train/evaluate.py {session.run.path} --dataset {session.cfg.dataset}")
+    if session.main and scorable:
+        print(f"next: python train/evaluate.py {quote(str(session.run.path))} --dataset {quote(session.cfg.dataset)}")
 
 
 def _begin(method: Method, plan: Plan, cfg: PretrainConfig) -> None:
