@@ -28,7 +28,7 @@ class Config:
 
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("source", "name"))
-    from aotadmm_timm.engine.scores import model_scores
+    from aotadmm_timm.evaluation.scores import model_scores
     from aotadmm_timm.hub.bundling import bundle
 
     written = bundle(

@@ -51,11 +51,11 @@ def main() -> None:
     import torch
 
     from aotadmm_timm import distributed
-    from aotadmm_timm.engine.plugin import import_plugin
     from aotadmm_timm.extractor import FeatureExtractor
     from aotadmm_timm.hub.feature_file import check_suffix
     from aotadmm_timm.hub.images import open_images
     from aotadmm_timm.hub.pipeline import extract_file
+    from aotadmm_timm.plugin import import_plugin
 
     if cfg.import_:
         import_plugin(cfg.import_)

@@ -27,8 +27,8 @@ class Config:
 
 def main() -> None:
     cfg = parse(Config, description=__doc__, positional=("source", "repo_id"))
-    from aotadmm_timm.engine.plugin import import_plugin
     from aotadmm_timm.hub.publish import publish
+    from aotadmm_timm.plugin import import_plugin
 
     if cfg.import_:
         import_plugin(cfg.import_)

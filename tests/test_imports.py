@@ -9,7 +9,7 @@ import aotadmm_timm
 PACKAGE = Path(aotadmm_timm.__file__).parent
 
 # Each part may import itself and what is listed; everything may use FOUNDATION.
-FOUNDATION = {"autograd", "cli", "distributed", "errors", "evaluating", "options", "precision"}
+FOUNDATION = {"autograd", "cli", "distributed", "errors", "evaluating", "options", "plugin", "precision"}
 ALLOWED = {
     "__main__": {"engine", "losses"},
     "autograd": set(),
@@ -17,6 +17,7 @@ ALLOWED = {
     "evaluating": set(),
     "cli": set(),
     "options": set(),
+    "plugin": set(),
     "registration": {"models"},
     "runs": set(),
     "distributed": set(),
@@ -28,8 +29,8 @@ ALLOWED = {
     "contract": {"models", "layers"},
     "pretrained": {"models", "runs"},
     "data": {"models"},
-    "methods": {"losses", "models", "theory", "evaluation"},
-    "evaluation": {"models", "layers", "data", "theory", "losses"},
+    "methods": {"losses", "models", "theory"},
+    "evaluation": {"models", "layers", "data", "theory", "losses", "methods", "pretrained", "runs"},
     "extractor": {"data", "pretrained"},
     "hub": {"models", "layers", "data", "pretrained", "extractor", "runs"},
     "engine": {"models", "losses", "methods", "data", "evaluation", "theory", "pretrained", "runs"},

@@ -16,7 +16,9 @@ from aotadmm_timm.options import EvaluateConfig
 
 def main() -> None:
     cfg = parse(EvaluateConfig, description=__doc__, positional=("run_or_model",))
-    from aotadmm_timm.engine.evaluate import evaluate  # not before: it imports torch, and --help should answer at once
+    from aotadmm_timm.evaluation.protocol import (
+        evaluate,  # not before: it imports torch, and --help should answer at once
+    )
 
     evaluate(cfg)
 

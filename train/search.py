@@ -79,8 +79,8 @@ def scores(folder: Path) -> dict[str, float]:
     import torch  # and what needs it: not for --help
 
     from aotadmm_timm.data import load_images
-    from aotadmm_timm.engine.scores import model_scores
-    from aotadmm_timm.engine.subject import load_subject
+    from aotadmm_timm.evaluation.scores import model_scores
+    from aotadmm_timm.evaluation.subject import load_subject
 
     subject = load_subject(str(folder), torch.device("cpu"))
     name, drawn = subject.config["dataset"], {key: subject.config[key] for key in ("num_samples", "seed")}

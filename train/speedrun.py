@@ -89,8 +89,8 @@ def score(cfg: Config, folder: Path) -> dict[str, float]:
     import torch
 
     from aotadmm_timm.data import load_images
-    from aotadmm_timm.engine.scores import model_scores
-    from aotadmm_timm.engine.subject import load_subject
+    from aotadmm_timm.evaluation.scores import model_scores
+    from aotadmm_timm.evaluation.subject import load_subject
 
     places: dict[str, Any] = {"root": cfg.data_dir, "download": cfg.dataset_download}
     bank = load_images(cfg.dataset, "train", **places)

@@ -141,3 +141,9 @@ DIGITS = MultiCrop(
     rotate=12.0,
     photometric=Photometric(jitter=(0.3, 0.3, 0.0, 0.0), gray_prob=0.0, blur_prob=0.0, solarize_prob=0.0),
 )
+
+
+def default_crop(views: str, dataset: str | None) -> MultiCrop:
+    """The views called "natural" or "digits"; "auto" goes by the data set."""
+    digits = dataset == "digits" if views == "auto" else views == "digits"
+    return DIGITS if digits else MultiCrop()

@@ -22,9 +22,9 @@ from torch import nn
 
 from aotadmm_timm import distributed
 from aotadmm_timm.methods.base import Output
+from aotadmm_timm.runs import checkpoints
 from aotadmm_timm.runs.folder import RunFolder
 
-from . import checkpoint
 from .meter import Meter
 from .stop_signals import StopSignals
 from .term_window import Diverged, TermWindow
@@ -181,7 +181,7 @@ class _Saver:
             raise Diverged(f"step {step}: weights are not finite; the last good checkpoint is kept")
         self.loop.seconds = time.perf_counter() - self.began
         if distributed.is_main():
-            checkpoint.save(self.loop.run.checkpoints, self.loop.snapshot(step, self.window.rows))
+            checkpoints.save(self.loop.run.checkpoints, self.loop.snapshot(step, self.window.rows))
         self.saved = step
 
 

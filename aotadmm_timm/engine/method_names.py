@@ -6,8 +6,7 @@ from typing import Any
 
 from aotadmm_timm.cli import outline
 from aotadmm_timm.errors import UserError, nearest
-
-from .plugin import import_file
+from aotadmm_timm.plugin import import_file
 
 METHOD_FOLDER = Path(__file__).parents[1] / "methods"
 # name: class, in the file of that name in methods/

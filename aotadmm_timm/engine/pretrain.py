@@ -14,6 +14,7 @@ from aotadmm_timm.data import Images, if_there
 from aotadmm_timm.data.batches import Batch
 from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.evaluation.scores import HeldOutProbe, final_scores
 from aotadmm_timm.evaluation.summary import format_table
 from aotadmm_timm.methods.base import Method, Output, Plan
 from aotadmm_timm.methods.multi_view import Views, feature_width
@@ -23,7 +24,6 @@ from .backbone import create_backbone
 from .method_names import short_name
 from .online_probe import OnlineProbe
 from .pretrain_options import PretrainConfig
-from .scores import HeldOutProbe, final_scores
 from .session import Session
 from .training_images import load_split, multi_crop
 

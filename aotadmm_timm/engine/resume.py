@@ -10,11 +10,10 @@ from aotadmm_timm import distributed
 from aotadmm_timm.cli import keys, read_yaml
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.options import Derived, TrainConfig
+from aotadmm_timm.plugin import import_plugin
+from aotadmm_timm.runs import checkpoints
 from aotadmm_timm.runs.folder import RunFolder
 from aotadmm_timm.runs.trackers import WeightsAndBiases
-
-from . import checkpoint
-from .plugin import import_plugin
 
 
 def begin(cfg: TrainConfig) -> torch.device:
@@ -47,7 +46,7 @@ def open_run(cfg: TrainConfig, run: RunFolder, config: dict[str, Any], steps_per
     """
     main = distributed.is_main()
     distributed.barrier()
-    snapshot = checkpoint.find(cfg.resume, run.path, repair=main) if cfg.resume else None
+    snapshot = checkpoints.find(cfg.resume, run.path, repair=main) if cfg.resume else None
     steps = distributed.all_gather_objects(snapshot and snapshot["step"])
     if len(set(steps)) > 1:
         raise UserError(f"--resume: ranks see checkpoints of steps {steps}; all need the same run folder")

@@ -15,9 +15,9 @@ from torch import nn
 from aotadmm_timm.data import Images, hold_out, if_there, only_readable
 from aotadmm_timm.data.batches import Batch
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.evaluation.accuracy import accuracy
 from aotadmm_timm.methods.base import Output
 
-from .accuracy import accuracy
 from .backbone import state_size
 from .session import Session
 from .supervised_options import SupervisedConfig

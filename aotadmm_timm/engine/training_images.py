@@ -3,7 +3,7 @@
 from typing import Any
 
 from aotadmm_timm.data import Images, load_images
-from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
+from aotadmm_timm.data.multicrop import MultiCrop, default_crop
 from aotadmm_timm.data.photometric import Photometric
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.options import TrainConfig
@@ -32,9 +32,8 @@ def load_split(cfg: TrainConfig, split: str, classes: tuple[str, ...] | None = N
 
 def multi_crop(cfg: PretrainConfig) -> MultiCrop:
     """The views of a configuration."""
-    kind = ("digits" if cfg.dataset == "digits" else "natural") if cfg.views == "auto" else cfg.views
     given = {k: getattr(cfg, k) for k in VIEW_OPTIONS[1:] if getattr(cfg, k) is not None}
-    crop = (DIGITS if kind == "digits" else MultiCrop()).replace(seed=cfg.seed, **given)
+    crop = default_crop(cfg.views, cfg.dataset).replace(seed=cfg.seed, **given)
     if unused := [key for key in ("local_size", "local_scale") if key in given and not crop.num_local]:
         flag = f"--{unused[0].replace('_', '-')}"
         raise UserError(f"{flag} {given[unused[0]]}: there are no local views (--num-local); {flag} none unsets it")
@@ -45,7 +44,7 @@ def training_view(cfg: SupervisedConfig, model: Any, size: int) -> MultiCrop:
     """One random crop of `size` pixels per image, normalized for the model."""
     digits = cfg.dataset == "digits"
     jitter = (cfg.color_jitter, cfg.color_jitter, 0.0 if digits else cfg.color_jitter, 0.0)
-    return (DIGITS if digits else MultiCrop()).replace(
+    return default_crop("auto", cfg.dataset).replace(
         num_global=1,
         num_local=0,
         global_size=size,

@@ -99,3 +99,8 @@ def _as_labels(labels: Tensor, count: int) -> Tensor:
     if labels.shape != (count,):
         raise ValueError(f"labels must be ({count},), one an image; got {tuple(labels.shape)}")
     return labels
+
+
+def evenly_spread(count: int, limit: int) -> list[int]:
+    """At most `limit` of 0 .. count - 1, evenly spread: sorted data sets give every class."""
+    return torch.linspace(0, count - 1, min(count, limit)).round().long().tolist()

@@ -1,65 +1,99 @@
-"""The eight data sets of frozen transfer (lambda-JEPA, Appendix C.1), by torchvision name."""
+"""Frozen features on many data sets, with the mean over those that can be had."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import ConcatDataset
+import torch
 
-from aotadmm_timm.data import Images, load_images
-from aotadmm_timm.data.library import LibraryImages
-
-# name: (torchvision class, splits of train, splits of test); timm knows the CIFARs itself
-_TORCHVISION = {
-    "torch/dtd": ("DTD", ("train", "val"), ("test",)),
-    "torch/fgvc_aircraft": ("FGVCAircraft", ("trainval",), ("test",)),
-    "torch/stanford_cars": ("StanfordCars", ("train",), ("test",)),
-    "torch/flowers102": ("Flowers102", ("train", "val"), ("test",)),
-    "torch/food101": ("Food101", ("train",), ("test",)),
-    "torch/oxford_iiit_pet": ("OxfordIIITPet", ("trainval",), ("test",)),
-}
-TRANSFER = ("torch/cifar10", "torch/cifar100", *_TORCHVISION)
+from aotadmm_timm import distributed
+from aotadmm_timm.data import Images, only_readable
+from aotadmm_timm.evaluation.knn import knn_accuracy
+from aotadmm_timm.evaluation.linear_probe import linear_probe
+from aotadmm_timm.evaluation.scores import both_features
+from aotadmm_timm.evaluation.subject import Subject
+from aotadmm_timm.evaluation.summary import align, to_json
+from aotadmm_timm.evaluation.transfer_datasets import load_transfer
+from aotadmm_timm.runs.environment import describe
+from aotadmm_timm.runs.folder import write_text
 
 
-def load_transfer(
-    name: str,
-    split: str,
+def transfer(
+    subject: Subject,
+    names: Sequence[str],
+    folder: Path,
     *,
-    root: str | Path | None = None,
+    root: str | None = None,
     download: bool = False,
-    classes: Sequence[str] | None = None,
-) -> Images:
-    """A transfer data set, "train" or "test": one of `TRANSFER`, or anything that `load_images` knows.
+    batch_size: int = 256,
+    num_workers: int = 0,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Linear probe and kNN on each data set; prints a table with the mean and writes `transfer.json`.
 
-    Train is all that is not test (train and validation together, where there are both), as in Ericsson et al., 2021.
-    Raises: ValueError or FileNotFoundError that says why the data set cannot be had.
+    A data set that cannot be had is named with the reason, and left out of the mean.
+    Returns: what the file holds (on rank 0, elsewhere an empty mapping).
     """
-    if name not in _TORCHVISION:
-        return load_images(name, split, root=root, download=download, classes=classes)
-    datasets = importlib.import_module("torchvision.datasets")  # no type hints
-    class_name, *splits = _TORCHVISION[name]
-    folder = Path(root) if root else Path.home() / ".cache" / "torchvision"
-    try:
-        if download:
-            folder.mkdir(parents=True, exist_ok=True)
-        parts: list[Any] = [
-            getattr(datasets, class_name)(str(folder), split=part, download=download)
-            for part in splits[split == "test"]
-        ]
-    except (RuntimeError, OSError, ValueError, ImportError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FileNotFoundError(f"{name}: not to be had under {folder} ({reason})") from None
-    joined: ConcatDataset = ConcatDataset(parts)
-    labels = [int(label) for part in parts for label in _labels(part)]
-    names = getattr(parts[0], "classes", None) or [str(label) for label in range(max(labels) + 1)]
-    return LibraryImages(name, split, labels, names, joined)
+    features, left_out = {}, {}
+    for name in names:
+        parts, reason = _open(name, root, download)
+        if parts is None:
+            left_out[name] = reason
+        else:
+            features[name] = both_features(*parts, subject.model, subject.model, num_workers, batch_size)
+    if not distributed.is_main():
+        return {}
+    rows = {
+        name: {
+            "linear": linear_probe(*train, *test, seed=seed),
+            "knn20": knn_accuracy(*train, *test),
+            "train_images": len(train[0]),
+            "test_images": len(test[0]),
+        }
+        for name, (train, test) in features.items()
+    }
+    mean = {key: sum(row[key] for row in rows.values()) / len(rows) for key in ("linear", "knn20")} if rows else {}
+    result = {
+        "model": subject.name,
+        "datasets": rows,
+        "mean": mean,
+        "left_out": left_out,
+        "processes": distributed.world_size(),
+        "environment": describe(next(subject.model.parameters(), torch.empty(0)).device),
+    }
+    write_text(folder / "transfer.json", to_json(result))
+    _print_table(rows, mean, left_out)
+    print(f"results: {folder / 'transfer.json'}")
+    return result
 
 
-def _labels(part: Any) -> Sequence[int]:
-    """Labels of a torchvision data set, without decoding its images."""
-    if hasattr(part, "_labels"):
-        return part._labels
-    return [label for _, label in part._samples]
+def _print_table(rows: dict[str, dict[str, float]], mean: dict[str, float], left_out: dict[str, str]) -> None:
+    table = [["data set", "linear", "kNN k=20", "train", "test"]]
+    for name, row in rows.items():
+        counts = [str(row["train_images"]), str(row["test_images"])]
+        table.append([name, f"{100 * row['linear']:.2f}", f"{100 * row['knn20']:.2f}", *counts])
+    if rows:
+        table.append([f"mean of {len(rows)}", f"{100 * mean['linear']:.2f}", f"{100 * mean['knn20']:.2f}", "", ""])
+    print(align(table))
+    for name, reason in left_out.items():
+        print(f"left out: {reason if name in reason else f'{name}: {reason}'}")
+
+
+def _open(name: str, root: str | None, download: bool) -> tuple[tuple[Images, Images] | None, str]:
+    """Train and test, or the reason why not. All processes agree, and rank 0 alone downloads."""
+
+    def attempt(download: bool) -> tuple[tuple[Images, Images] | None, str]:
+        try:
+            train = load_transfer(name, "train", root=root, download=download)
+            return (train, load_transfer(name, "test", root=root, download=download, classes=train.classes)), ""
+        except (ValueError, OSError) as error:
+            return None, " ".join(str(error).split())
+
+    parts, reason = attempt(download) if distributed.is_main() else (None, "")
+    distributed.barrier()
+    if not distributed.is_main():
+        parts, reason = attempt(False)
+    reasons = [each for each in distributed.all_gather_objects(reason) if each]
+    if parts is None or reasons:
+        return None, reasons[0]
+    return (only_readable(parts[0]), only_readable(parts[1])), ""

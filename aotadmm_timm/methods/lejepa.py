@@ -6,9 +6,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from aotadmm_timm.evaluation.expansion_diagnostics import expansion_diagnostics
 from aotadmm_timm.losses import Regularizer, SIGReg, build_regularizer, invariance, name_of, needs_normalize
 from aotadmm_timm.losses.directions import unit_directions
+from aotadmm_timm.losses.expansion_diagnostics import expansion_diagnostics
 from aotadmm_timm.theory.objective import normalize_energy
 
 from .backbone_terms import BackboneTerms

@@ -11,9 +11,9 @@ import torch
 
 from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.engine.backbone import create_backbone
-from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods import LeJEPA, Views
+from aotadmm_timm.plugin import import_plugin
 from aotadmm_timm.runs.folder import RunFolder
 
 

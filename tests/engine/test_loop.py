@@ -15,13 +15,13 @@ from processes import run_processes
 from torch import Tensor, nn
 
 from aotadmm_timm import distributed
-from aotadmm_timm.engine import checkpoint
 from aotadmm_timm.engine.loop import Loop, Stopped, fit
 from aotadmm_timm.engine.optimizer import make_optimizer, make_schedule
 from aotadmm_timm.engine.term_window import Diverged
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods.base import Output
 from aotadmm_timm.options import TrainConfig
+from aotadmm_timm.runs import checkpoints
 from aotadmm_timm.runs.folder import RunFolder, read_log
 
 STEPS_PER_EPOCH = 5
@@ -138,7 +138,7 @@ def test_one_epoch_and_a_resume_give_the_log_of_one_run(
     fit(make(tmp_path, stop_after=first)[0])
     assert log(tmp_path)[-1]["epoch"] == first
     loop, model = make(tmp_path)
-    fit(loop, checkpoint.find("auto", tmp_path))
+    fit(loop, checkpoints.find("auto", tmp_path))
     assert log(tmp_path) == whole[0]
     assert equal(model, whole[1])
 
@@ -153,7 +153,7 @@ def test_sigterm_finishes_the_step_and_saves(
         fit(loop)
     assert stopped.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
-    snapshot = checkpoint.find("auto", tmp_path)
+    snapshot = checkpoints.find("auto", tmp_path)
     assert snapshot is not None
     assert snapshot["step"] == at + 1
     loop, model = make(tmp_path)
@@ -174,7 +174,7 @@ def test_an_exception_anywhere_loses_only_what_is_done_again(
     with open(tmp_path / "log.jsonl", "a") as file:
         file.write('{"step": 14, "epo')  # torn by a kill
     loop, model = make(tmp_path)
-    snapshot = checkpoint.find("auto", tmp_path)
+    snapshot = checkpoints.find("auto", tmp_path)
     assert snapshot is not None
     assert snapshot["step"] == 10
     fit(loop, snapshot)
@@ -187,7 +187,7 @@ def test_a_finished_run_does_nothing_more(
 ) -> None:
     fit(make(tmp_path)[0])
     loop, model = make(tmp_path)
-    fit(loop, checkpoint.find("auto", tmp_path))
+    fit(loop, checkpoints.find("auto", tmp_path))
     assert log(tmp_path) == whole[0]
     assert equal(model, whole[1])
 
@@ -197,10 +197,10 @@ def test_seconds_add_up_over_a_stop(tmp_path: Path) -> None:
     fit(first)
     assert first.seconds > 0.1
     second, _ = make(tmp_path)
-    fit(second, checkpoint.find("auto", tmp_path))
+    fit(second, checkpoints.find("auto", tmp_path))
     assert second.seconds > first.seconds
     again, _ = make(tmp_path)  # finished: nothing is added
-    fit(again, checkpoint.find("auto", tmp_path))
+    fit(again, checkpoints.find("auto", tmp_path))
     assert again.seconds == second.seconds
 
 
@@ -224,7 +224,7 @@ def test_a_term_that_is_not_finite_stops_and_is_named(tmp_path: Path) -> None:
     loop.compute = bad
     with pytest.raises(Diverged, match="step 7: term 'noise' is nan"):
         fit(loop)
-    saved = checkpoint.find("auto", tmp_path)
+    saved = checkpoints.find("auto", tmp_path)
     assert saved is not None
     assert saved["step"] == 5
     assert all(bool(p.isfinite().all()) for p in model.parameters())
@@ -241,7 +241,7 @@ def test_infinite_weights_never_become_a_checkpoint(tmp_path: Path) -> None:
     loop.after_step = spoil
     with pytest.raises(Diverged, match="step 10: weights are not finite"):
         fit(loop)
-    saved = checkpoint.find("auto", tmp_path)
+    saved = checkpoints.find("auto", tmp_path)
     assert saved is not None
     assert saved["step"] == 5
 
@@ -266,7 +266,7 @@ def test_infinite_weights_of_one_rank_end_all_of_them(tmp_path: Path) -> None:
     """None waits for the other; the first rank, whose weights are good, keeps the checkpoint before."""
     ends = run_processes(spoiled_on_the_last_rank, 2, tmp_path, folder=tmp_path)
     assert ends == ["step 10: weights are not finite; the last good checkpoint is kept"] * 2
-    saved = checkpoint.find("auto", tmp_path / "0")
+    saved = checkpoints.find("auto", tmp_path / "0")
     assert saved is not None
     assert saved["step"] == 5
 

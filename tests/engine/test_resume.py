@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from aotadmm_timm.cli import as_dict
-from aotadmm_timm.engine import checkpoint
 from aotadmm_timm.engine.resume import begin, claim, open_run
 from aotadmm_timm.errors import UserError
 from aotadmm_timm.options import TrainConfig
+from aotadmm_timm.runs import checkpoints
 from aotadmm_timm.runs.folder import RunFolder
 
 EMPTY: dict[str, Any] = {"state": {}, "window": [], "rng": None}
@@ -35,7 +35,7 @@ def test_a_new_run_then_its_continuation(tmp_path: Path, capsys: pytest.CaptureF
     again = replace(cfg, resume="auto")
     assert start(again)[1] is None
     assert "no checkpoint yet: starting at step 0" in capsys.readouterr().out
-    checkpoint.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
+    checkpoints.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
     # what does not change a step may differ, and so may what a run works out for itself
     other = replace(again, stop_after=3, num_workers=0, device="cpu", compile=True)
     _, snapshot = start(other, convention={"w": 2.0})
@@ -56,7 +56,7 @@ def test_a_resumed_run_keeps_its_configuration(tmp_path: Path, change: dict[str,
     cfg = TrainConfig(output=str(tmp_path / "run"))
     run, _ = start(cfg)
     stored = (run.path / "config.yaml").read_text()
-    checkpoint.save(run.checkpoints, {**EMPTY, "step": 7, "config": yaml.safe_load(stored)})
+    checkpoints.save(run.checkpoints, {**EMPTY, "step": 7, "config": yaml.safe_load(stored)})
     with pytest.raises(UserError, match=message):
         start(replace(cfg, resume="auto", **change))
     with pytest.raises(UserError, match="world is 2 here but 1"):
@@ -69,7 +69,7 @@ def test_results_of_an_earlier_end_do_not_outlive_the_next_step(tmp_path: Path) 
     cfg = TrainConfig(output=str(tmp_path / "run"), epochs=4, stop_after=2)
     run, _ = start(cfg)
     stored = yaml.safe_load((run.path / "config.yaml").read_text())
-    checkpoint.save(run.checkpoints, {**EMPTY, "step": 10, "config": stored})
+    checkpoints.save(run.checkpoints, {**EMPTY, "step": 10, "config": stored})
     run.write_metrics({"pretrained": {"linear": 0.5}})
     run.encoder.mkdir()
     start(replace(cfg, resume="auto"))  # nothing to do: they stay
@@ -87,7 +87,7 @@ def test_a_run_is_not_continued_into_the_folder_of_another(tmp_path: Path, monke
     a = TrainConfig(output="a")
     run, _ = start(a)
     stored = yaml.safe_load((run.path / "config.yaml").read_text())
-    checkpoint.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
+    checkpoints.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
     start(TrainConfig(output="b", lr=0.5))
     before = (tmp_path / "b" / "config.yaml").read_text()
     with pytest.raises(UserError, match=r"lr is 0\.001 here but 0\.5 in the run in b; .*--output"):
@@ -105,7 +105,7 @@ def test_more_images_than_before_are_noticed(tmp_path: Path) -> None:
     cfg = TrainConfig(output=str(tmp_path / "run"))
     run, _ = start(cfg, train_images=100)
     stored = yaml.safe_load((run.path / "config.yaml").read_text())
-    checkpoint.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
+    checkpoints.save(run.checkpoints, {**EMPTY, "step": 7, "config": stored})
     with pytest.raises(UserError, match="train_images is 101 here but 100"):
         start(replace(cfg, resume="auto"), train_images=101)
 

@@ -7,9 +7,9 @@ import timm
 import torch
 from torch import Tensor
 
-from aotadmm_timm.evaluation.figures import layer_figure, map_figure, spectrum_figure
 from aotadmm_timm.evaluation.layerwise import layer_curves, theory_gap
 from aotadmm_timm.evaluation.maps import attention_maps, patch_pca
+from aotadmm_timm.evaluation.plots import layer_figure, map_figure, spectrum_figure
 from aotadmm_timm.models.unrolled import UnrolledBlock, UnrolledTransformer, layer_states
 
 EPS = 0.1

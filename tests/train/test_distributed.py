@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from aotadmm_timm.engine import checkpoint
-from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
+from aotadmm_timm.evaluation.protocol import evaluate
+from aotadmm_timm.options import EvaluateConfig
+from aotadmm_timm.runs import checkpoints
 from aotadmm_timm.runs.folder import read_log
 
 SCRIPT = Path(__file__).parents[2] / "train" / "lejepa.py"
@@ -47,7 +48,7 @@ def test_two_processes_equal_one_and_stop_together(tmp_path: Path, monkeypatch: 
 
     assert output.count("stopped at step") == 1
     assert "Traceback" not in output.partition("stopped at step")[0]
-    saved = checkpoint.find("auto", two)
+    saved = checkpoints.find("auto", two)
     assert saved is not None
     assert f"stopped at step {saved['step']};" in output
     assert saved["step"] == losses(two)[-1]["step"]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,12 @@ from scripts import run_script
 from aotadmm_timm.cli import parse
 from aotadmm_timm.data import load_images
 from aotadmm_timm.data.multicrop import MultiCrop
-from aotadmm_timm.engine.evaluate import EvaluateConfig, evaluate
 from aotadmm_timm.engine.pretrain import pretrain
 from aotadmm_timm.engine.pretrain_options import PretrainConfig
+from aotadmm_timm.evaluation.protocol import evaluate
 from aotadmm_timm.evaluation.view_features import extract_view_features
 from aotadmm_timm.methods.lejepa import LeJEPA
+from aotadmm_timm.options import EvaluateConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,6 +131,26 @@ def test_edges_one_class_few_images_and_no_test_split(run: Path, tmp_path: Path,
     assert (result["train_images"], result["test_images"]) == (36, 4)
     assert result["evaluated_on"] == "a held-out tenth of train"
     assert "held-out tenth" in capsys.readouterr().out
+
+
+def test_images_without_labels_are_measured_as_far_as_that_goes(tmp_path: Path, capsys: Any) -> None:
+    labeled = draw_folder(tmp_path / "labeled", {"train": {"a": 12, "b": 12}})
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for path in sorted((labeled / "train").rglob("*.png")):
+        shutil.copy(path, flat / f"{path.parent.name}_{path.name}")
+    options = {"views": 2, "layer_images": 4, "report": True, "output": str(tmp_path / "out")}
+    result = evaluate(settings("test_aot_admm", random_init=True, dataset=str(flat), **options))
+    assert (result["train_images"], result["test_images"], result["has_labels"]) == (22, 2, False)
+    assert result["scores"] == {}
+    row = result["geometry"]["pretrained"]
+    assert row.keys() >= {"rankme", "same_image", "different_image", "width"}
+    assert not row.keys() & {"recall_at_1", "separability", "per_class"}
+    assert row["thickness_left_out"] == "not all images have labels"
+    assert len(result["layers"]["pretrained"]["curves"]) == 4
+    message = "not all images have labels: kNN, probes, retrieval and thickness are left out"
+    assert message in capsys.readouterr().out
+    assert f"{message[0].upper()}{message[1:]}." in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_a_registered_model_without_a_run(tmp_path: Path) -> None:

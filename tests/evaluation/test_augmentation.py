@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aotadmm_timm.evaluation.views import _halves, augmentation_thickness, view_cosines
+from aotadmm_timm.evaluation.augmentation import _halves, augmentation_thickness, view_cosines
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -5,22 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from torch import nn
 
-from aotadmm_timm.cli import build
-from aotadmm_timm.data.multicrop import DIGITS, MultiCrop
+from aotadmm_timm.data.multicrop import MultiCrop, default_crop
 from aotadmm_timm.data.preprocessing import data_config
 from aotadmm_timm.methods.projector import Projector
-from aotadmm_timm.pretrained import open_model
-from aotadmm_timm.pretrained.model_folder import encoder_folder, read_config
+from aotadmm_timm.plugin import import_plugin
+from aotadmm_timm.pretrained import build_model, open_model
+from aotadmm_timm.runs import checkpoints
 from aotadmm_timm.runs.config import read_yaml
-
-from . import checkpoint
-from .plugin import import_plugin
-from .pretrain_options import VIEW_OPTIONS, PretrainConfig
-from .training_images import multi_crop
 
 
 @dataclass
@@ -48,7 +42,7 @@ def load_subject(name: str, device: torch.device, *, random_init: bool = False, 
     Args:
         random_init: take a registered model untrained.
         plugin: file or module to import first; a run's own `--import` is imported in any case.
-    Raises: ValueError in one line if there is no such model.
+    Raises: UserError in one line if there is no such model.
     """
     run = Path(name) if (Path(name) / "config.yaml").is_file() else None
     config = read_yaml(run / "config.yaml") if run else {}
@@ -57,7 +51,7 @@ def load_subject(name: str, device: torch.device, *, random_init: bool = False, 
     model, _ = open_model(name, num_classes=0, random_init=random_init)
     subject = Subject(name, model.to(device), run=run, config=config)
     if not random_init:
-        twin = _untrained(name, model, int(config.get("seed", 0)))
+        twin = _untrained(model, int(config.get("seed", 0)))
         subject.untrained = twin.to(device).eval() if twin is not None else None
     if run:
         projected = _projected(run, model)
@@ -67,25 +61,22 @@ def load_subject(name: str, device: torch.device, *, random_init: bool = False, 
 
 def evaluation_views(subject: Subject, dataset: str, views: int, seed: int) -> MultiCrop:
     """The augmentation of the run's global views, or the default one for `dataset`, at the model's size."""
-    if subject.config:
-        stated = {key: subject.config[key] for key in ("dataset", *VIEW_OPTIONS) if key in subject.config}
-        crop = multi_crop(build(PretrainConfig, stated, source="config.yaml"))
-    else:
-        crop = DIGITS if dataset == "digits" else MultiCrop()
+    run = subject.config
+    crop = default_crop(run.get("views", "auto"), run.get("dataset", dataset))
+    if scale := run.get("global_scale"):
+        crop = crop.replace(global_scale=tuple(scale))
     data = data_config(subject.model)
     return crop.replace(
         num_global=views, num_local=0, global_size=subject.image_size[0], mean=data["mean"], std=data["std"], seed=seed
     )
 
 
-def _untrained(name: str, model: nn.Module, seed: int) -> nn.Module | None:
-    architecture, arguments = str(model.pretrained_cfg["architecture"]), {}  # type: ignore[index]
-    if Path(name).is_dir():
-        described = read_config(encoder_folder(Path(name)) / "config.json")
-        arguments = {k: v for k, v in described.get("model_args", {}).items() if k != "num_classes"}
+def _untrained(model: Any, seed: int) -> nn.Module | None:
+    """The same architecture, made with the same arguments; None if that comes to another shape."""
+    arguments = {key: value for key, value in model._model_args.items() if key != "num_classes"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        twin = timm.create_model(architecture, num_classes=0, **arguments)
+        twin, _ = build_model(model.pretrained_cfg["architecture"], num_classes=0, **arguments)
     shapes = {key: value.shape for key, value in twin.state_dict().items()}
     same = shapes == {key: value.shape for key, value in model.state_dict().items()}
     return twin if same else None
@@ -93,9 +84,9 @@ def _untrained(name: str, model: nn.Module, seed: int) -> nn.Module | None:
 
 def _projected(run: Path, model: nn.Module) -> nn.Module | None:
     """Backbone and projector as the last checkpoint has them: the exported encoder may be their moving average."""
-    if not any((run / "checkpoints" / name).exists() for name in (checkpoint.LAST, checkpoint.PREVIOUS)):
+    if not any((run / "checkpoints" / name).exists() for name in (checkpoints.LAST, checkpoints.PREVIOUS)):
         return None
-    snapshot = checkpoint.find(str(run), run)
+    snapshot = checkpoints.find(str(run), run)
     state = snapshot["state"]["method"] if snapshot else {}
     part = {key.removeprefix("projector."): value for key, value in state.items() if key.startswith("projector.")}
     widths = [value.shape for key, value in part.items() if key.endswith("weight") and value.ndim == 2]

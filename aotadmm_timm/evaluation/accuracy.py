@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from aotadmm_timm.data import Images, eval_loader
-from aotadmm_timm.evaluation import extract_features
+from aotadmm_timm.evaluation.features import extract_features
 
 
 class _Logits(nn.Module):

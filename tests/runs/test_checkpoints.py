@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from aotadmm_timm.engine import checkpoint
 from aotadmm_timm.errors import UserError
+from aotadmm_timm.runs import checkpoints
 
 
 def content(step: int) -> dict[str, Any]:
@@ -28,10 +28,10 @@ def damage(path: Path) -> None:
 
 def test_the_one_before_is_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        checkpoint.save(folder(tmp_path), content(step))
+        checkpoints.save(folder(tmp_path), content(step))
     assert sorted(p.name for p in folder(tmp_path).iterdir()) == ["last.pt", "previous.pt"]
-    assert checkpoint.load(folder(tmp_path) / "previous.pt")["step"] == 2
-    found = checkpoint.find("auto", tmp_path)
+    assert checkpoints.load(folder(tmp_path) / "previous.pt")["step"] == 2
+    found = checkpoints.find("auto", tmp_path)
     assert found is not None
     assert found["step"] == 3
     assert torch.equal(found["state"]["w"], torch.full((4,), 3.0))
@@ -40,7 +40,7 @@ def test_the_one_before_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moment", ["torch.save", "first replace", "second replace"])
 def test_a_death_at_any_moment_leaves_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     for step in (1, 2):
-        checkpoint.save(folder(tmp_path), content(step))
+        checkpoints.save(folder(tmp_path), content(step))
 
     class Death(BaseException):
         pass
@@ -63,40 +63,40 @@ def test_a_death_at_any_moment_leaves_a_whole_one(tmp_path: Path, monkeypatch: p
 
         monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(Death):
-        checkpoint.save(folder(tmp_path), content(3))
+        checkpoints.save(folder(tmp_path), content(3))
     monkeypatch.undo()
-    found = checkpoint.find("auto", tmp_path)
+    found = checkpoints.find("auto", tmp_path)
     assert found is not None
     assert found["step"] == 2
-    checkpoint.save(folder(tmp_path), content(4))  # and the next save works over what is lying about
+    checkpoints.save(folder(tmp_path), content(4))  # and the next save works over what is lying about
     assert sorted(p.name for p in folder(tmp_path).iterdir()) == ["last.pt", "previous.pt"]
 
 
 def test_a_damaged_one_is_named_and_the_previous_one_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for step in (1, 2):
-        checkpoint.save(folder(tmp_path), content(step))
+        checkpoints.save(folder(tmp_path), content(step))
     damage(folder(tmp_path) / "last.pt")
     with caplog.at_level(logging.WARNING):
-        found = checkpoint.find("auto", tmp_path)
+        found = checkpoints.find("auto", tmp_path)
     assert found is not None
     assert found["step"] == 1
     assert "last.pt: damaged" in caplog.text
     assert "previous.pt" in caplog.text
-    checkpoint.save(folder(tmp_path), content(2))  # does not push the damaged file over the good one
-    assert checkpoint.load(folder(tmp_path) / "previous.pt")["step"] == 1
-    assert checkpoint.load(folder(tmp_path) / "last.pt")["step"] == 2
+    checkpoints.save(folder(tmp_path), content(2))  # does not push the damaged file over the good one
+    assert checkpoints.load(folder(tmp_path) / "previous.pt")["step"] == 1
+    assert checkpoints.load(folder(tmp_path) / "last.pt")["step"] == 2
 
 
 def test_a_flipped_bit_inside_a_tensor_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for step in (1, 2):
-        checkpoint.save(folder(tmp_path), content(step))
+        checkpoints.save(folder(tmp_path), content(step))
     last = folder(tmp_path) / "last.pt"
     whole = bytearray(last.read_bytes())
     whole[whole.index(torch.full((4,), 2.0).numpy().tobytes())] ^= 1
     last.write_bytes(whole)
     assert not torch.equal(torch.load(last, weights_only=True)["state"]["w"], torch.full((4,), 2.0))  # torch is silent
     with caplog.at_level(logging.WARNING):
-        found = checkpoint.find("auto", tmp_path)
+        found = checkpoints.find("auto", tmp_path)
     assert found is not None
     assert found["step"] == 1
     assert "last.pt: damaged, or not a checkpoint: wrong checksum" in caplog.text
@@ -106,35 +106,35 @@ def test_a_flipped_bit_inside_a_tensor_is_noticed(tmp_path: Path, caplog: pytest
 def test_any_spoiled_file_is_one_line(tmp_path: Path, spoiled: bytes) -> None:
     (tmp_path / "bad.pt").write_bytes(spoiled)
     with pytest.raises(UserError, match=r"bad\.pt: damaged, or not a checkpoint: \S") as caught:
-        checkpoint.load(tmp_path / "bad.pt")
+        checkpoints.load(tmp_path / "bad.pt")
     assert "\n" not in str(caught.value)
 
 
 def test_only_damaged_ones_are_an_error_never_a_fresh_start(tmp_path: Path) -> None:
     for step in (1, 2):
-        checkpoint.save(folder(tmp_path), content(step))
+        checkpoints.save(folder(tmp_path), content(step))
     for name in ("last.pt", "previous.pt"):
         damage(folder(tmp_path) / name)
     with pytest.raises(UserError, match=r"no checkpoint can be read: .*last\.pt: damaged.*previous\.pt: damaged"):
-        checkpoint.find("auto", tmp_path)
+        checkpoints.find("auto", tmp_path)
     (folder(tmp_path) / "previous.pt").unlink()
     with pytest.raises(UserError, match=r"last\.pt: damaged"):
-        checkpoint.find("auto", tmp_path)
+        checkpoints.find("auto", tmp_path)
 
 
 def test_auto_without_a_checkpoint_starts_and_a_named_one_must_exist(tmp_path: Path) -> None:
-    assert checkpoint.find("auto", tmp_path) is None
+    assert checkpoints.find("auto", tmp_path) is None
     with pytest.raises(UserError, match="no checkpoint in"):
-        checkpoint.find(str(tmp_path), tmp_path)
+        checkpoints.find(str(tmp_path), tmp_path)
     with pytest.raises(UserError, match="no such file or run folder"):
-        checkpoint.find(str(tmp_path / "x.pt"), tmp_path)
+        checkpoints.find(str(tmp_path / "x.pt"), tmp_path)
 
 
 def test_by_file_and_by_folder(tmp_path: Path) -> None:
     for step in (1, 2):
-        checkpoint.save(folder(tmp_path / "a"), content(step))
+        checkpoints.save(folder(tmp_path / "a"), content(step))
     for where, step in ((tmp_path / "a", 2), (folder(tmp_path / "a") / "previous.pt", 1)):
-        found = checkpoint.find(str(where), tmp_path / "b")
+        found = checkpoints.find(str(where), tmp_path / "b")
         assert found is not None
         assert found["step"] == step
 
@@ -152,7 +152,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HOSTILE_MARK", str(mark))
     save({**content(1), "extra": Hostile()}, tmp_path / "bad.pt")
     with pytest.raises(UserError, match=r"bad\.pt: damaged, or not a checkpoint"):
-        checkpoint.load(tmp_path / "bad.pt")
+        checkpoints.load(tmp_path / "bad.pt")
     assert not mark.exists()
 
 
@@ -162,4 +162,4 @@ def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:
     torch.save({k: v for k, v in content(1).items() if k != "rng"}, tmp_path / "part.pt")
     for name in ("list.pt", "weights.pt", "part.pt"):
         with pytest.raises(UserError, match="not a training checkpoint"):
-            checkpoint.load(tmp_path / name)
+            checkpoints.load(tmp_path / name)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from aotadmm_timm import distributed
 from aotadmm_timm.data import Images, eval_loader, held_out_split, hold_out, only_readable
-from aotadmm_timm.evaluation import extract_features, knn_accuracy
+from aotadmm_timm.evaluation.features import extract_features
+from aotadmm_timm.evaluation.knn import knn_accuracy
 from aotadmm_timm.evaluation.summary import frozen_scores
 
 logger = logging.getLogger(__name__)
@@ -80,10 +81,13 @@ Features = tuple[Tensor, Tensor]
 
 
 def both_features(
-    train: Images, test: Images, model: nn.Module, like: nn.Module, num_workers: int = 0
+    train: Images, test: Images, model: nn.Module, like: nn.Module, num_workers: int = 0, batch_size: int = 256
 ) -> tuple[Features, Features]:
     """What `model` makes of images that are preprocessed as the timm model `like` wants them, with their labels."""
-    bank, query = (extract_features(model, eval_loader(x, like, num_workers=num_workers)) for x in (train, test))
+    bank, query = (
+        extract_features(model, eval_loader(images, like, batch_size=batch_size, num_workers=num_workers))
+        for images in (train, test)
+    )
     return bank, query
 
 

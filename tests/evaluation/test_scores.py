@@ -2,7 +2,7 @@
 
 import torch
 
-from aotadmm_timm.engine.scores import Pixels
+from aotadmm_timm.evaluation.scores import Pixels
 
 
 def test_pixels_are_themselves_up_to_32_and_means_of_a_grid_above() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aotadmm_timm.evaluation.transfer import TRANSFER, load_transfer
+from aotadmm_timm.evaluation.transfer_datasets import TRANSFER, load_transfer
 
 
 def write_dtd(root: Path) -> None:
