@@ -12,12 +12,12 @@ import time
 from typing import Any
 
 import torch
+from aotadmm_timm.engine.plugin import import_plugin
 from torch.utils.flop_counter import FlopCounterMode
 
 from aotadmm_timm.cli import arguments_from, build, read_yaml
 from aotadmm_timm.engine.backbone import create_backbone
 from aotadmm_timm.engine.optimizer import make_optimizer
-from aotadmm_timm.engine.plugin import import_plugin
 from aotadmm_timm.engine.pretrain_script import MethodScript
 from aotadmm_timm.engine.training_images import multi_crop
 from aotadmm_timm.methods.base import Plan
