@@ -19,6 +19,7 @@ from timm.models._input import get_model_input_config
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.models.unrolled import UnrolledTransformer, layer_states
 
 Build = Callable[..., Any]
@@ -37,10 +38,10 @@ def check_contract(name: str, *, exports: bool = True, **model_kwargs: Any) -> l
             for a small model; ONNX needs the packages onnx and onnxscript).
         model_kwargs: model arguments of every build, to check a large entry at a smaller depth or image size.
     Returns: names of the rows that passed, in order.
-    Raises: ContractError listing every row that failed and why; ValueError if the name is not registered.
+    Raises: ContractError listing every row that failed and why; UserError if the name is not registered.
     """
     if not timm.is_model(name):
-        raise ValueError(f"no registered model is called {name!r}; import the module that registers it")
+        raise UserError(f"no registered model is called {name!r}; import the module that registers it")
 
     def build(**kwargs: Any) -> Any:
         torch.manual_seed(0)

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from aotadmm_timm.errors import UserError
+
 # Keeps DistributedDataParallel from sending rank 0's buffers to all ranks in every forward pass. The later name of the
 # argument where torch has it: it warns of the earlier one.
 _RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
@@ -47,21 +49,21 @@ def init_distributed(device: str | None = None) -> torch.device:
 
     Args:
         device: a torch device string; by default the GPU if there is one, else the CPU.
-    Raises: ValueError for a device that torch does not know or cannot reach.
+    Raises: UserError for a device that torch does not know or cannot reach.
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device")
+        raise UserError(f"device {device!r} was asked for, but torch sees no CUDA device")
     try:
         asked = torch.device(device)
         if asked.type == "cuda" and (asked.index or 0) >= torch.cuda.device_count():
-            raise ValueError(f"torch sees {torch.cuda.device_count()} CUDA devices")
+            raise UserError(f"torch sees {torch.cuda.device_count()} CUDA devices")
         if asked.type != "cuda":  # a CUDA context would take memory on a device that may not be this process's
             torch.zeros(1, device=asked).item()
     except (RuntimeError, NotImplementedError, AssertionError, ImportError, ValueError) as err:
         reason = next(iter(str(err).splitlines()), type(err).__name__)
-        raise ValueError(f"--device {device}: {reason}; expected cpu, cuda or cuda:N") from None
+        raise UserError(f"--device {device}: {reason}; expected cpu, cuda or cuda:N") from None
     if is_initialized():  # a second call in one process (tests, notebooks) keeps the group
         local = int(os.environ.get("LOCAL_RANK", "0"))
         return torch.device(f"cuda:{local}" if device.startswith("cuda") else device)

@@ -41,7 +41,7 @@ class FeatureExtractor:
     Attributes:
         shape: of the features of one image: (d,), with L > 1 layers (L, d), with pool "none" (T, d) or (L, T, d).
         input_size: (H, W) that the model sees.
-    Raises: ValueError in one line for a model, layer or pooling that does not exist.
+    Raises: UserError in one line for a model, layer or pooling that does not exist.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class FeatureExtractor:
     def __call__(self, images: Pictures | Image.Image | str | Path) -> np.ndarray:
         """Features (N, *shape), float32, in the order of `images`.
 
-        Raises: UnreadableImage (a ValueError) naming a file that does not decode.
+        Raises: UnreadableImage naming a file that does not decode.
         """
         if isinstance(images, Image.Image | str | Path):
             images = [images]

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from aotadmm_timm.errors import UserError
+
 from .decode import UnreadableImage
 from .memory import MixedSizes, PixelImages, in_memory
 from .multicrop import MultiCrop
@@ -80,7 +82,7 @@ def _collate(items: list[Any]) -> tuple[np.ndarray, Tensor, list[Tensor], dict[i
     failed = {index: reason for index, _, reason in items if isinstance(reason, str)}
     read = [item for item in items if item[0] not in failed]
     if not read:
-        raise ValueError(f"no image of a batch could be read; the first: {next(iter(failed.values()))}")
+        raise UserError(f"no image of a batch could be read; the first: {next(iter(failed.values()))}")
     groups = [torch.from_numpy(np.stack(g, 1)) for g in zip(*(views for _, _, views in read), strict=True)]
     return np.array([i for i, _, _ in read]), torch.tensor([label for _, label, _ in read]), groups, failed
 
@@ -100,7 +102,7 @@ class LoaderBatches:
         self, images: Images, crop: MultiCrop, sampler: EpochSampler, device: torch.device, num_workers: int
     ) -> None:
         if crop.rotate:
-            raise ValueError(
+            raise UserError(
                 "rotated crops need images of one size, at most 128x128, that fit in memory; --views natural has none"
             )
         self.images, self.crop, self.sampler = images, crop, sampler
@@ -144,7 +146,7 @@ def make_batches(
 
     Others go through worker processes.
 
-    Raises: ValueError if the global batch is larger than the data set.
+    Raises: UserError if the global batch is larger than the data set.
     """
     device = device or torch.device("cpu")
     height, width = images.image_size

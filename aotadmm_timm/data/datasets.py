@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from aotadmm_timm.errors import UserError
+
 from .decode import Decoding
 from .digits import digits
 from .folders import folder
@@ -59,24 +61,24 @@ def load_images(
             aloud), and a data set without any is refused. If not, every image is there: a label is -1 where there is
             none, `has_labels` says whether all have one, and a split without any is not passed over for another.
         max_pixels, sample_range: how files are decoded, see `decode.Decoding`.
-    Raises: ValueError or FileNotFoundError naming the data set and what is wrong with it; NoSuchSplit, a ValueError,
+    Raises: UserError naming the data set and what is wrong with it; NoSuchSplit, one of them,
         if there is no such split.
     """
     if num_samples is not None and num_samples < 1:
-        raise ValueError(f"num_samples must be positive, got {num_samples}")
+        raise UserError(f"num_samples must be positive, got {num_samples}")
     images = _open(name, split, root, download, input_key, target_key, classes, labels)
     images.decoding = Decoding(max_pixels, sample_range)
     if classes is not None and tuple(classes) != images.classes:
         unknown = sorted(set(images.classes) - set(classes))
-        raise ValueError(
+        raise UserError(
             f"{name}: the classes of split {split!r} are not those of train"
             + (f": unknown {few(unknown, 5)}" if unknown else " (other order or number)")
         )
     if not len(images):
-        raise ValueError(f"{name}: no images in split {split!r}")
+        raise UserError(f"{name}: no images in split {split!r}")
     lacking = int((images.labels < 0).sum())
     if labels and lacking:
-        raise ValueError(f"{name}: the images of split {split!r} have no labels, which are needed here")
+        raise UserError(f"{name}: the images of split {split!r} have no labels, which are needed here")
     if 0 < lacking < len(images):
         logger.warning("%s: %d of %d images have no label", name, lacking, len(images))
     return images if num_samples is None else _sample(images, num_samples, seed)
@@ -96,7 +98,7 @@ def _open(
     kind, slash, rest = name.partition("/")
     for key, flag in ((input_key, "--input-key"), (target_key, "--target-key")):
         if key is not None and not (slash and kind == "hfds"):
-            raise ValueError(f"{name}: {flag} {key} names a column, which only hfds/ data sets have")
+            raise UserError(f"{name}: {flag} {key} names a column, which only hfds/ data sets have")
     if name == "digits":
         return digits(split)
     if slash and kind == "torch":
@@ -108,12 +110,12 @@ def _open(
     if slash and kind == "wds":
         return shards(name, rest, split, classes=classes, need_labels=labels)
     if slash and kind in ("hfids", "tfds"):
-        raise ValueError(f"{name}: streamed data sets have no random access; use hfds/, wds/ or a folder")
+        raise UserError(f"{name}: streamed data sets have no random access; use hfds/, wds/ or a folder")
     if os.path.isdir(name):
         return folder(name, split, classes=classes, need_labels=labels)
     if os.sep in name or name.startswith("."):
-        raise FileNotFoundError(f"data set folder {name!r} does not exist")
-    raise ValueError(
+        raise UserError(f"data set folder {name!r} does not exist")
+    raise UserError(
         f"unknown data set {name!r}: expected digits, torch/NAME, hfds/ID_OR_PATH, wds/PATH or a folder that exists"
     )
 

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from aotadmm_timm.errors import UserError
+
 # File name endings (lower case) that a folder of images is searched for.
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".dib", ".gif", ".jp2", ".avif"}
@@ -29,7 +31,7 @@ _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 _ROUNDING = 1e-6  # by which float32 samples may leave 0..1
 
 
-class UnreadableImage(ValueError):
+class UnreadableImage(UserError):
     """A file that does not decode to an image. `path` names it, `reason` says what is wrong, both plain text."""
 
     def __init__(self, path: str, reason: str = "") -> None:
@@ -60,9 +62,9 @@ class Decoding:
 
     def __post_init__(self) -> None:
         if self.max_pixels is not None and self.max_pixels < 1:
-            raise ValueError(f"max_pixels must be positive, got {self.max_pixels}")
+            raise UserError(f"max_pixels must be positive, got {self.max_pixels}")
         if self.sample_range is not None and not self.sample_range[0] < self.sample_range[1]:
-            raise ValueError(f"sample_range must be black, then white, got {self.sample_range}")
+            raise UserError(f"sample_range must be black, then white, got {self.sample_range}")
 
     def limit(self) -> float:
         """The number of pixels that is allowed; Pillow allows it afterwards, too."""

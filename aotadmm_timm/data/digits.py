@@ -3,6 +3,8 @@
 import numpy as np
 from PIL import Image
 
+from aotadmm_timm.errors import UserError
+
 from .memory import PixelImages
 from .splits import choose_split
 
@@ -14,7 +16,7 @@ def digits(split: str) -> PixelImages:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise ModuleNotFoundError("data set 'digits' needs scikit-learn: pip install 'aotadmm_timm[train]'") from None
+        raise UserError("data set 'digits' needs scikit-learn: pip install 'aotadmm_timm[train]'") from None
     choose_split("digits", split, ("train", "test"))
     bunch = load_digits()
     rng = np.random.default_rng(0)

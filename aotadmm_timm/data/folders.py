@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from aotadmm_timm.errors import UserError
+
 from .decode import IMAGE_SUFFIXES, read_image
 from .listing import few, list_images, text_of
 from .samples import Images, unlabeled
@@ -50,7 +52,7 @@ def folder(name: str, split: str, *, classes: Sequence[str] | None, need_labels:
         logger.warning("%s: %s", root, note)
     if not listing.files:
         what = f"no image files ({', '.join(sorted(IMAGE_SUFFIXES))})"
-        raise ValueError(f"{root}: {'no class folders in it, and ' if not _sub_folders(root) else ''}{what}")
+        raise UserError(f"{root}: {'no class folders in it, and ' if not _sub_folders(root) else ''}{what}")
     files = sorted(listing.files, key=lambda path: path.split("/"))
     beside = [path for path in files if "/" not in path]
     found = _sub_folders(root)
@@ -60,12 +62,12 @@ def folder(name: str, split: str, *, classes: Sequence[str] | None, need_labels:
             logger.warning("%s: %d %s (%s): no image has a label", root, len(beside), lie, few(beside))
         return FileImages(name, split, unlabeled(len(files)), (), str(root), files)
     if not found:
-        raise ValueError(f"{root}: no class folders in it, its {len(beside)} images have no labels")
+        raise UserError(f"{root}: no class folders in it, its {len(beside)} images have no labels")
     if beside:
         logger.warning("%s: %d images lie in no class folder, left out: %s", root, len(beside), few(beside))
     if classes is not None and (unknown := sorted(set(found) - set(classes))):
         known = few(classes, 20)
-        raise ValueError(f"{root}: class {text_of(unknown[0])!r} is not among the classes of train ({known})")
+        raise UserError(f"{root}: class {text_of(unknown[0])!r} is not among the classes of train ({known})")
     order = list(classes) if classes is not None else found
     files, labels = _by_class([path for path in files if "/" in path], order, root)
     return FileImages(name, split, labels, order, str(root), files)

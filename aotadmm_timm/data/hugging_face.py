@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from aotadmm_timm.errors import UserError
+
 from .decode import UnreadableImage, read_image
 from .listing import few
 from .samples import Images, unlabeled
@@ -51,20 +53,20 @@ def hugging_face(
     if labels are needed.
     """
     if not location:
-        raise ValueError(f"{name}: which data set? hfds/ID or hfds/PATH")
+        raise UserError(f"{name}: which data set? hfds/ID or hfds/PATH")
     try:
         import datasets
     except ImportError:
-        raise ModuleNotFoundError(f"{name}: needs datasets: pip install 'aotadmm_timm[train]'") from None
+        raise UserError(f"{name}: needs datasets: pip install 'aotadmm_timm[train]'") from None
 
     location = os.path.expanduser(location)
     if location.startswith((".", "/")) and not os.path.isdir(location):
-        raise FileNotFoundError(f"{name}: no folder {location!r}")
+        raise UserError(f"{name}: no folder {location!r}")
     datasets.disable_progress_bars()
     try:
         splits = datasets.load_dataset(location, cache_dir=str(root) if root else None)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
-        raise FileNotFoundError(f"{name}: cannot be loaded: {err}") from None
+        raise UserError(f"{name}: cannot be loaded: {err}") from None
     without_labels: list[str] = []
     while True:
         chosen = choose_split(name, split, [each for each in splits if each not in without_labels])
@@ -91,7 +93,7 @@ def _class_names(name: str, split: str, data: Any, label_key: str | None, labels
         names = [str(c) for c in range(int(labels.max(initial=-1)) + 1)]
     if len(outside := labels[(labels < -1) | (labels >= len(names))]):
         last = len(names) - 1
-        raise ValueError(f"{name}: split {split!r} has the label {outside[0]} in {label_key!r}, classes are 0..{last}")
+        raise UserError(f"{name}: split {split!r} has the label {outside[0]} in {label_key!r}, classes are 0..{last}")
     return names if (labels >= 0).any() else ()
 
 
@@ -114,7 +116,7 @@ def _labels_of(
     try:
         labels = np.asarray([-1 if label is None else operator.index(label) for label in data[label_key]], np.int64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name}: column {label_key!r} (--target-key) does not hold class numbers") from None
+        raise UserError(f"{name}: column {label_key!r} (--target-key) does not hold class numbers") from None
     return data, image_key, label_key, labels
 
 
@@ -125,7 +127,7 @@ def _column(
     flag = "--" + option.replace("_", "-")
     if given is not None:
         if given not in features:
-            raise ValueError(f"{name}: no column {given!r} ({flag}); it has {', '.join(features)}")
+            raise UserError(f"{name}: no column {given!r} ({flag}); it has {', '.join(features)}")
         return given
     if len(candidates) == 1:
         return candidates[0]
@@ -135,4 +137,4 @@ def _column(
             logger.warning("%s: labels are column %r; %s chooses another (%s)", name, key, flag, others)
             return key
     what = f"several columns fit ({', '.join(candidates)})" if candidates else f"none of {', '.join(features)} fits"
-    raise ValueError(f"{name}: {what}; name one with {flag}")
+    raise UserError(f"{name}: {what}; name one with {flag}")

@@ -6,6 +6,8 @@ from typing import Any
 
 from PIL import Image
 
+from aotadmm_timm.errors import UserError
+
 from .decode import UnreadableImage, to_rgb
 from .samples import Images
 from .splits import EVALUATION_SPLITS
@@ -38,12 +40,12 @@ def torchvision(name: str, split: str, *, root: str | Path | None, download: boo
             name, root=str(root), split="validation" if split in EVALUATION_SPLITS else split, download=download
         )
     except AssertionError as err:
-        raise ValueError(f"{name}: {err}") from None
+        raise UserError(f"{name}: {err}") from None
     except RuntimeError as err:  # torchvision: not found or corrupted; or a failed download
         hint = "" if download else "; --dataset-download fetches it, --data-dir names another folder"
-        raise FileNotFoundError(f"{name}: not found under {root}{hint} ({err})") from None
+        raise UserError(f"{name}: not found under {root}{hint} ({err})") from None
     except OSError as err:
-        raise FileNotFoundError(f"{name}: could not be downloaded to {root}: {err}") from None
+        raise UserError(f"{name}: could not be downloaded to {root}: {err}") from None
     labels = data.targets if hasattr(data, "targets") else [data[i][1] for i in range(len(data))]
     classes = getattr(data, "classes", None) or [str(c) for c in range(int(max(labels)) + 1)]
     return LibraryImages(name, split, [int(x) for x in labels], classes, data)

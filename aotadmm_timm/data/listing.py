@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from aotadmm_timm.errors import UserError
+
 from .decode import IMAGE_SUFFIXES
 
 
@@ -33,7 +35,7 @@ def list_images(root: str) -> Listing:
     under the first (sorted) of the links that lead to it. A dangling link with an image's ending is listed, so that it
     fails by name when it is read.
 
-    Raises: ValueError naming a folder that cannot be read.
+    Raises: UserError naming a folder that cannot be read.
     """
     found = Listing()
     entered: set[tuple[int, int]] = set()
@@ -47,7 +49,7 @@ def list_images(root: str) -> Listing:
             entered.add(place)
             entries = list(os.scandir(os.path.join(root, folder)))
         except OSError as error:
-            raise ValueError(f"{text_of(os.path.join(root, folder))}: {error.strerror}") from error
+            raise UserError(f"{text_of(os.path.join(root, folder))}: {error.strerror}") from error
         for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
             link = entry.is_symlink()

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from aotadmm_timm import distributed
+from aotadmm_timm.errors import UserError
 
 from .readable import decode_all
 from .samples import Images
@@ -53,7 +54,7 @@ class PixelImages(Images):
         return super().row_id(row) if self.source is None else self.source.id_of(row)
 
 
-class MixedSizes(ValueError):
+class MixedSizes(UserError):
     """Two images have different sizes."""
 
 
@@ -62,7 +63,7 @@ def in_memory(images: Images) -> PixelImages:
 
     The processes of a group that run on one machine share the work and the memory: every process has to call it.
 
-    Raises: MixedSizes (on all processes); ValueError if no image can be read.
+    Raises: MixedSizes (on all processes); UserError if no image can be read.
     """
     if isinstance(images, PixelImages):
         return images

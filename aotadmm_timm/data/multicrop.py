@@ -8,6 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from aotadmm_timm.errors import UserError
+
 from . import crops, photometric
 from .draws import uniform
 from .photometric import Photometric
@@ -43,14 +45,14 @@ class MultiCrop:
 
     def __post_init__(self) -> None:
         if self.num_global < 1 or self.num_local < 0:
-            raise ValueError(f"needs at least one global view, got {self.num_global} global, {self.num_local} local")
+            raise UserError(f"needs at least one global view, got {self.num_global} global, {self.num_local} local")
         for name in ("global_scale", "local_scale", "ratio"):
             low, high = getattr(self, name)
             if not 0 < low <= high or (name != "ratio" and high > 1):
-                raise ValueError(f"{name} must be an increasing range of positive shares, got {(low, high)}")
+                raise UserError(f"{name} must be an increasing range of positive shares, got {(low, high)}")
         for name in ("global_size", "local_size"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+                raise UserError(f"{name} must be positive, got {getattr(self, name)}")
 
     @property
     def num_views(self) -> int:

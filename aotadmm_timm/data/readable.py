@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from aotadmm_timm import distributed
+from aotadmm_timm.errors import UserError
 
 from .decode import UnreadableImage
 from .samples import Images
@@ -29,15 +30,15 @@ def decode_all(
         use: called with the index and the picture of each image of the share that decodes.
         rank, world: which of how many shares is this process's; by default every process of the group has its own.
     Returns: the sorted indices of the images that no process could read; each is named in the log, and counted.
-    Raises: ValueError on all processes, if `use` raises one on any, or if they see different numbers of images.
+    Raises: UserError on all processes, if `use` raises one on any, or if they see different numbers of images.
     """
     rank, world = (distributed.rank(), distributed.world_size()) if rank is None or world is None else (rank, world)
     seen = distributed.all_gather_objects(len(images))
     if len(set(seen)) > 1:
-        raise ValueError(f"{images.name}: the processes see different numbers of images: {', '.join(map(str, seen))}")
+        raise UserError(f"{images.name}: the processes see different numbers of images: {', '.join(map(str, seen))}")
     decoding = _decode(images, np.array_split(np.arange(len(images)), world)[rank])
     failed: dict[int, str] = {}
-    everyone: list[tuple[bool, ValueError | None]] = [(False, None)]
+    everyone: list[tuple[bool, UserError | None]] = [(False, None)]
     while not all(done for done, _ in everyone):
         everyone = distributed.all_gather_objects(_work(decoding, use, failed))
         if errors := [error for _, error in everyone if error is not None]:
@@ -63,7 +64,7 @@ def _work(
     decoding: Iterator[tuple[int, Image.Image | UnreadableImage]],
     use: Callable[[int, Image.Image], None],
     failed: dict[int, str],
-) -> tuple[bool, ValueError | None]:
+) -> tuple[bool, UserError | None]:
     """Go on for some seconds, or to the end where there is nobody to meet; whether it was reached, and an error."""
     began = time.monotonic()
     for index, picture in decoding:
@@ -72,7 +73,7 @@ def _work(
             continue
         try:
             use(index, picture)
-        except ValueError as error:
+        except UserError as error:
             return True, error
         if distributed.world_size() > 1 and time.monotonic() - began > _SECONDS:
             return False, None

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aotadmm_timm.errors import UserError
+
 from .draws import permutation
 
 
@@ -27,10 +29,10 @@ class EpochSampler:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise ValueError(f"batch size must be positive, got {self.batch_size}")
+            raise UserError(f"batch size must be positive, got {self.batch_size}")
         whole = self.batch_size * self.world * self.accumulate
         if whole > self.length:
-            raise ValueError(
+            raise UserError(
                 f"batch of {whole} images is larger than the data set of {self.length}; use a smaller --batch-size"
                 + (f" or --accumulate than {self.accumulate}" if self.accumulate > 1 else "")
             )

@@ -8,6 +8,8 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
+from aotadmm_timm.errors import UserError
+
 from .decode import AS_IT_IS, UnreadableImage
 
 
@@ -59,7 +61,7 @@ class Images(Dataset[tuple[Image.Image, int]]):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """(H, W) of the first image that can be read. Raises ValueError if none can."""
+        """(H, W) of the first image that can be read. Raises UserError if none can."""
         for row in self.rows:
             try:
                 width, height = self.read(int(row)).size
@@ -67,7 +69,7 @@ class Images(Dataset[tuple[Image.Image, int]]):
                 continue
             return height, width
         first = f"; the first: {self.id_of(0)}" if len(self) else ""
-        raise ValueError(f"{self.name}: not one of {len(self)} images can be read{first}")
+        raise UserError(f"{self.name}: not one of {len(self)} images can be read{first}")
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> Self:
         indices = np.asarray(indices, dtype=np.int64)

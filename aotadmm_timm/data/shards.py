@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from aotadmm_timm.errors import UserError
+
 from .decode import IMAGE_SUFFIXES, read_image
 from .listing import few, text_of
 from .samples import Images
@@ -85,11 +87,11 @@ def shards(
 
     Whatever cannot be used is named in the log and counted, once for each shard.
 
-    Raises: ValueError if a key occurs twice in a shard, a label is no number, or a shard is damaged or compressed.
+    Raises: UserError if a key occurs twice in a shard, a label is no number, or a shard is damaged or compressed.
     """
     root = Path(os.path.expanduser(location))
     if not root.is_dir():
-        raise FileNotFoundError(f"{name}: no folder {location!r} (remote shards: download them first)")
+        raise UserError(f"{name}: no folder {location!r} (remote shards: download them first)")
     opened = [read_index(tar) for tar in _shards_of(name, root, split)]
     if need_labels and any(sample.label >= 0 for shard in opened for sample in shard.samples):
         for shard in opened:
@@ -100,7 +102,7 @@ def shards(
             logger.warning("%s: left out %s", shard.tar, what)
     labels = [sample.label for shard in opened for sample in shard.samples]
     if not labels:
-        raise ValueError(f"{name}: no images in its shards of split {split!r}")
+        raise UserError(f"{name}: no images in its shards of split {split!r}")
     if max(labels) < 0:
         return ShardImages(name, split, (), opened)
     listing = root / "classes.txt"
@@ -108,7 +110,7 @@ def shards(
     order = [n for n in names if n] or list(classes or [str(c) for c in range(max(labels) + 1)])
     if min(labels) < -1 or max(labels) >= len(order):
         bad = next(label for label in (min(labels), max(labels)) if not -1 <= label < len(order))
-        raise ValueError(f"{name}: label {bad} but classes are 0..{len(order) - 1}")
+        raise UserError(f"{name}: label {bad} but classes are 0..{len(order) - 1}")
     return ShardImages(name, split, order, opened)
 
 
@@ -130,19 +132,19 @@ def read_index(tar: Path) -> Shard:
                 elif f".{extension}" in IMAGE_SUFFIXES:
                     if stem in images:
                         twice = f"{images[stem].name}, {member.name}"
-                        raise ValueError(f"the key {stem!r} has two images ({twice}); every sample needs its own key")
+                        raise UserError(f"the key {stem!r} has two images ({twice}); every sample needs its own key")
                     images[stem] = member
                 elif extension == "cls":
                     if stem in labels:
-                        raise ValueError(f"the key {stem!r} has two labels; every sample needs its own key")
+                        raise UserError(f"the key {stem!r} has two labels; every sample needs its own key")
                     labels[stem] = _number(archive, member)
                 else:
                     others[_key(stem)] = member.name
             _check_end(tar, archive.offset)
     except tarfile.TarError as err:
-        raise ValueError(f"{tar}: {err} (shards are plain tar files, neither compressed nor cut short)") from None
-    except ValueError as err:
-        raise ValueError(f"{tar}: {err}") from None
+        raise UserError(f"{tar}: {err} (shards are plain tar files, neither compressed nor cut short)") from None
+    except UserError as err:
+        raise UserError(f"{tar}: {err}") from None
     second = {stem for stem in images if _key(stem) != stem and stem not in labels and _key(stem) in {*images, *labels}}
     shard.samples = [
         Sample(stem, images[stem].offset_data, images[stem].size, labels.get(stem, -1))
@@ -164,7 +166,7 @@ def _check_end(tar: Path, offset: int) -> None:
     if not block:
         logger.warning("%s: no end mark after its last member; was it cut short?", tar)
     elif block != bytes(tarfile.BLOCKSIZE):
-        raise ValueError(f"damaged or cut short at byte {offset}")
+        raise UserError(f"damaged or cut short at byte {offset}")
 
 
 def _split_name(member: str) -> tuple[str, str]:
@@ -186,7 +188,7 @@ def _number(archive: tarfile.TarFile, member: tarfile.TarInfo) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{member.name} holds {text[:20]!r}, expected the number of a class") from None
+        raise UserError(f"{member.name} holds {text[:20]!r}, expected the number of a class") from None
 
 
 def _shards_of(name: str, root: Path, split: str) -> list[Path]:

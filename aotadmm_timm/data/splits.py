@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from aotadmm_timm.errors import UserError
+
 from .samples import Images
 
 logger = logging.getLogger(__name__)
@@ -12,8 +14,8 @@ logger = logging.getLogger(__name__)
 EVALUATION_SPLITS = ("test", "validation", "valid", "val")
 
 
-class NoSuchSplit(ValueError):
-    """A data set has no such split, or none with labels. Any other fault of a split is a plain ValueError."""
+class NoSuchSplit(UserError):
+    """A data set has no such split, or none with labels. Any other fault of a split is a plain UserError."""
 
 
 def choose_split(name: str, split: str, available: Sequence[str]) -> str:

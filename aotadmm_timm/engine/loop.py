@@ -21,6 +21,7 @@ from timm.utils.random import random_seed
 from torch import nn
 
 from aotadmm_timm import distributed
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.methods.base import Output
 from aotadmm_timm.runs import checkpoints
 from aotadmm_timm.runs.folder import RunFolder
@@ -105,7 +106,7 @@ class Loop:
         """Put a checkpoint back; returns the step to continue at and the terms not logged yet."""
         for name, part in self.state.items():
             if name not in snapshot["state"]:
-                raise ValueError(f"checkpoint has no state of {name!r}; it has {', '.join(snapshot['state'])}")
+                raise UserError(f"checkpoint has no state of {name!r}; it has {', '.join(snapshot['state'])}")
             part.load_state_dict(snapshot["state"][name])
         torch.set_rng_state(snapshot["rng"])
         self.seconds = float(snapshot.get("seconds", 0.0))

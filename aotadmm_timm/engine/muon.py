@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from aotadmm_timm import distributed
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import native_bf16
 
 # How a weight is cut into blocks that are orthogonalized one by one: along its rows (True) or columns, and how many.
@@ -59,9 +60,9 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,
     ) -> None:
         if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
+            raise UserError(f"momentum must be at least 0 and below 1, got {momentum}")
         if fallback_lr_scale < 0:
-            raise ValueError(f"fallback_lr_scale must not be negative, got {fallback_lr_scale}")
+            raise UserError(f"fallback_lr_scale must not be negative, got {fallback_lr_scale}")
         resolve_ns_coefficients(ns_coefficients, _COEFFICIENTS)
         defaults = {
             "lr": lr,

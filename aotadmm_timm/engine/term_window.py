@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from aotadmm_timm import distributed
+from aotadmm_timm.errors import UserError
 
 
-class Diverged(ValueError):
+class Diverged(UserError):
     """A loss term or a weight is no longer finite."""
 
 

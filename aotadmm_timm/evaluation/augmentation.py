@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation.spectrum import mean_product
 
 
@@ -70,13 +71,13 @@ def augmentation_thickness(views: Tensor, y: Tensor, *, threshold: float = 1e-3,
     fit, held = _halves(y, seed)
     classes = y[held].unique()
     if len(classes) < 2:
-        raise ValueError(f"thickness needs two classes of two images or more, got {len(classes)}")
+        raise UserError(f"thickness needs two classes of two images or more, got {len(classes)}")
     mean = views[:, fit].double().mean((0, 1))
     within, between, centres = _scatter(views[:, fit], mean)
     values, axes = torch.linalg.eigh(between)
     kept = values > threshold * values[-1].clamp_min(0)
     if values[-1] <= 0 or not kept.any():
-        raise ValueError("images do not differ beyond their views: nothing to whiten")
+        raise UserError("images do not differ beyond their views: nothing to whiten")
     whiten = axes[:, kept] / values[kept].sqrt()  # R^T, (d, r)
     theta = whiten.T @ within @ whiten
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from aotadmm_timm import distributed
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluating import evaluating
 
 
@@ -36,7 +37,7 @@ def extract_features(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) 
         try:
             for index, images, labels in _own_batches(loader, rank, world):
                 batches[index] = _forward(model, images), _as_labels(labels, len(images))
-        except ValueError as error:  # the other processes wait below: let all of them see it
+        except UserError as error:  # the other processes wait below: let all of them see it
             if world == 1:
                 raise
             failure = str(error)
@@ -44,10 +45,10 @@ def extract_features(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) 
         shares = distributed.all_gather_objects((batches, failure))
         failures = [message for _, message in shares if message]
         if failures:
-            raise ValueError(failures[0])
+            raise UserError(failures[0])
         batches = {index: batch for share, _ in shares for index, batch in share.items()}
     if not batches:
-        raise ValueError("the loader holds no image: nothing to extract features from")
+        raise UserError("the loader holds no image: nothing to extract features from")
     ordered = [batches[index] for index in sorted(batches)]
     return torch.cat([z for z, _ in ordered]), torch.cat([y for _, y in ordered])
 
@@ -88,7 +89,7 @@ def _forward(model: Any, images: Tensor) -> Tensor:
         raise ValueError(f"features must be ({len(images)}, d), one row an image; got {tuple(features.shape)}")
     features = features.float().cpu()
     if not features.isfinite().all():
-        raise ValueError(
+        raise UserError(
             f"{int((~features.isfinite()).any(1).sum())} of {len(features)} images have NaN or infinite features"
         )
     return features

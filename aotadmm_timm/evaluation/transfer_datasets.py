@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset
 
 from aotadmm_timm.data import Images, load_images
 from aotadmm_timm.data.library import LibraryImages
+from aotadmm_timm.errors import UserError
 
 # name: (torchvision class, splits of train, splits of test); timm knows the CIFARs itself
 _TORCHVISION = {
@@ -35,7 +36,7 @@ def load_transfer(
     """A transfer data set, "train" or "test": one of `TRANSFER`, or anything that `load_images` knows.
 
     Train is all that is not test (train and validation together, where there are both), as in Ericsson et al., 2021.
-    Raises: ValueError or FileNotFoundError that says why the data set cannot be had.
+    Raises: UserError that says why the data set cannot be had.
     """
     if name not in _TORCHVISION:
         return load_images(name, split, root=root, download=download, classes=classes)
@@ -51,7 +52,7 @@ def load_transfer(
         ]
     except (RuntimeError, OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FileNotFoundError(f"{name}: not to be had under {folder} ({reason})") from None
+        raise UserError(f"{name}: not to be had under {folder} ({reason})") from None
     joined: ConcatDataset = ConcatDataset(parts)
     labels = [int(label) for part in parts for label in _labels(part)]
     names = getattr(parts[0], "classes", None) or [str(label) for label in range(max(labels) + 1)]

@@ -12,6 +12,7 @@ import yaml
 from huggingface_hub import ModelCardData, get_token
 
 from aotadmm_timm import __version__
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.options import known
 from aotadmm_timm.runs.places import placeless_command
 
@@ -47,7 +48,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """The records of a run folder. Missing files are empty records. Raises ValueError for a damaged one, naming it."""
+    """The records of a run folder. Missing files are empty records. Raises UserError for a damaged one, naming it."""
     figure = folder / "curves.png"
     return Run(
         config=_mapping(folder / "config.yaml", yaml.safe_load),
@@ -248,9 +249,9 @@ def _mapping(path: Path, load: Any) -> Mapping[str, Any]:
     try:
         content = load(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError, OSError) as error:
-        raise ValueError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected a mapping, got {type(content).__name__}")
+        raise UserError(f"{path}: expected a mapping, got {type(content).__name__}")
     return content
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from aotadmm_timm.errors import UserError
+
 SUFFIXES = (".parquet", ".safetensors")
 _KEY = "aotadmm_timm"
 _LARGEST_HEADER = 100_000_000  # of the safetensors format
@@ -61,7 +63,7 @@ class Features:
 def check_suffix(path: Path) -> None:
     """Refuse a file that could not be written: an unknown suffix, or parquet without pyarrow."""
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: the suffix picks the format; expected {' or '.join(SUFFIXES)}")
+        raise UserError(f"{path}: the suffix picks the format; expected {' or '.join(SUFFIXES)}")
     if path.suffix == ".parquet":
         _pyarrow()
 
@@ -77,7 +79,7 @@ def write_features(path: Path, layout: Layout, blocks: Iterable[Block]) -> None:
 
 
 def read_features(path: str | Path) -> Features:
-    """Read a file of features written by `hub/extract.py`. Raises ValueError if it is damaged or something else."""
+    """Read a file of features written by `hub/extract.py`. Raises UserError if it is damaged or something else."""
     layout = read_layout(Path(path))
     blocks = list(iterate(Path(path)))
     paths = [name for block in blocks for name in block.paths]
@@ -98,7 +100,7 @@ def read_layout(path: Path) -> Layout:
             rows = parquet.read_metadata(path).num_rows
             stored = json.loads((schema.metadata or {})[_KEY.encode()])
         except (arrow.ArrowException, OSError, KeyError, ValueError) as error:
-            raise ValueError(f"{path}: not a feature file: {_line(error)}") from error
+            raise UserError(f"{path}: not a feature file: {_line(error)}") from error
         dtype, labelled = np.dtype(schema.field("feature").type.value_type.to_pandas_dtype()), "label" in schema.names
     else:
         try:
@@ -108,7 +110,7 @@ def read_layout(path: Path) -> Layout:
                 rows, dtype = tensor.get_shape()[0], np.dtype({"F32": "f4", "F16": "f2"}[tensor.get_dtype()])
                 labelled = "label" in file.keys()  # noqa: SIM118  (not a mapping)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: not a feature file: {_line(error)}") from error
+            raise UserError(f"{path}: not a feature file: {_line(error)}") from error
     metadata = dict(stored)
     mean, shape = metadata.pop("mean", None), tuple(metadata["shape"])
     return Layout(rows, shape, dtype, labelled, None if mean is None else np.asarray(mean, np.float32), metadata)
@@ -185,7 +187,7 @@ def _write_safetensors(path: Path, layout: Layout, blocks: Iterable[Block]) -> N
         encoded = json.dumps(header, ensure_ascii=False).encode()
         encoded += b" " * (-len(encoded) % 8)
         if len(encoded) > _LARGEST_HEADER:
-            raise ValueError(f"{path}: the names of {len(paths):,} images do not fit into safetensors; use .parquet")
+            raise UserError(f"{path}: the names of {len(paths):,} images do not fit into safetensors; use .parquet")
         with path.open("wb") as out, rows.open("rb") as data:
             out.write(struct.pack("<Q", len(encoded)) + encoded)
             if layout.labelled:
@@ -201,7 +203,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ValueError("parquet needs pyarrow: pip install 'aotadmm_timm[train]', or write .safetensors") from None
+        raise UserError("parquet needs pyarrow: pip install 'aotadmm_timm[train]', or write .safetensors") from None
     return pyarrow, pyarrow.parquet
 
 

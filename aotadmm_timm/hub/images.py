@@ -16,6 +16,7 @@ from aotadmm_timm.data.decode import IMAGE_SUFFIXES, Decoding
 from aotadmm_timm.data.folders import FileImages
 from aotadmm_timm.data.listing import list_images, text_of
 from aotadmm_timm.data.samples import unlabeled
+from aotadmm_timm.errors import UserError
 
 _DATA_SETS = ("hfds/", "wds/", "torch/")
 
@@ -99,14 +100,14 @@ def open_images(
             with one path per line, relative to that file; `hfds/ID_OR_PATH`, `wds/PATH`, `torch/NAME` or `digits`.
         split, input_key, target_key: of a data set.
         max_pixels, sample_range: how files are decoded, see `data.decode.Decoding`.
-    Raises: ValueError or FileNotFoundError naming what is missing or empty.
+    Raises: UserError naming what is missing or empty.
     """
     decoding = Decoding(max_pixels, sample_range)
     if os.path.isdir(where):
         return _folder(Path(where), decoding)
     if os.path.isfile(where):
         if not where.endswith(".txt"):
-            raise ValueError(f"{where}: expected a folder, a .txt file with one path per line, or a data set")
+            raise UserError(f"{where}: expected a folder, a .txt file with one path per line, or a data set")
         return _file_list(Path(where), decoding)
     if where.startswith(_DATA_SETS) or where == "digits":
         images = load_images(
@@ -114,7 +115,7 @@ def open_images(
             max_pixels=max_pixels, sample_range=sample_range,
         )  # fmt: skip
         return ImageSource(images, [images.id_of(index) for index in range(len(images))])
-    raise FileNotFoundError(f"{where}: no such folder, file or data set ({', '.join(_DATA_SETS)}digits)")
+    raise UserError(f"{where}: no such folder, file or data set ({', '.join(_DATA_SETS)}digits)")
 
 
 def _folder(root: Path, decoding: Decoding) -> ImageSource:
@@ -122,7 +123,7 @@ def _folder(root: Path, decoding: Decoding) -> ImageSource:
     for note in listing.notes():
         print(f"note: {root}: {note}", file=sys.stderr)
     if not listing.files:
-        raise ValueError(f"{root}: no image files in it ({', '.join(sorted(IMAGE_SUFFIXES))})")
+        raise UserError(f"{root}: no image files in it ({', '.join(sorted(IMAGE_SUFFIXES))})")
     files = sorted(listing.files)
     parents = [os.path.dirname(file) for file in files]
     classes = sorted(set(parents)) if all(parents) else []
@@ -135,7 +136,7 @@ def _file_list(path: Path, decoding: Decoding) -> ImageSource:
     lines = [os.fsdecode(line) for line in path.read_bytes().splitlines() if line.strip()]
     files = sorted(set(lines))
     if not files:
-        raise ValueError(f"{path}: lists no files")
+        raise UserError(f"{path}: lists no files")
     if len(files) < len(lines):
         print(f"note: {path}: {len(lines) - len(files)} repeated lines count once", file=sys.stderr)
     return _from_paths(files, path.parent, unlabeled(len(files)), [], decoding)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from aotadmm_timm import distributed
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.extractor import FeatureExtractor, finish
 
 from .feature_file import Block, Layout, check_suffix, iterate, read_layout, write_features
@@ -65,14 +66,14 @@ def extract_file(
             A file has changed if it was written, or put in its place, after `out`'s images were listed, whatever its
             modification time says; a data set's images are known by id.
         workers: processes that decode images.
-    Raises: ValueError if `out` exists, belongs to other settings, or cannot be written in its format.
+    Raises: UserError if `out` exists, belongs to other settings, or cannot be written in its format.
     """
     check_suffix(out)
     settings = {**extractor.describe(), "normalize": normalize, "center": center, "fp16": fp16}
     previous = None
     if out.exists():
         if not update:
-            raise ValueError(f"{out} exists already: --update adds what is new; or remove it")
+            raise UserError(f"{out} exists already: --update adds what is new; or remove it")
         previous = read_layout(out)
         _check_same(out, previous, settings)
     kept = _kept_rows(source, out, previous.metadata["listed_ns"]) if previous else {}
@@ -159,7 +160,7 @@ class _Decoded(Dataset):
     def __getitem__(self, index: int) -> tuple[int, Tensor | None, str, tuple[int, int]]:
         try:
             image = self.source.read(index)
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             return index, None, getattr(error, "reason", str(error)), (0, 0)
         return index, self.transform(image.convert("L") if self.gray else image), "", image.size
 
@@ -178,7 +179,7 @@ def _collate(items: Sequence[tuple[int, Tensor | None, str, tuple[int, int]]]) -
 def _check_same(out: Path, previous: Layout, settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         if key != "versions" and previous.metadata.get(key) != value:
-            raise ValueError(
+            raise UserError(
                 f"{out} was made with {key} {previous.metadata.get(key)!r}, not {value!r}; nothing is added"
             )
 
@@ -201,7 +202,7 @@ def _old_rows(out: Path, kept: dict[str, int]) -> Iterator[Row]:
         for name, row in zip(block.paths, block.features, strict=True):
             if (index := kept.get(name)) is not None:
                 if index <= last:
-                    raise ValueError(f"{out}: its rows are in another order than the images now; extract anew")
+                    raise UserError(f"{out}: its rows are in another order than the images now; extract anew")
                 last = index
                 yield index, row
 
@@ -229,7 +230,7 @@ def _blocks(source: ImageSource, layout: Layout, rows: Iterable[Row]) -> Iterato
         with np.errstate(over="ignore"):
             values = np.stack(features).astype(layout.dtype)
         if not np.isfinite(values).all():
-            raise ValueError("features are too large for float16; leave --fp16 away or add --normalize")
+            raise UserError("features are too large for float16; leave --fp16 away or add --normalize")
         labels = None if source.labels is None else source.labels[indices]
         return Block([source.ids[index] for index in indices], labels, values)
 

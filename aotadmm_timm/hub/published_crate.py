@@ -72,7 +72,7 @@ def convert(source: str | Path, out: str | Path, *, model: str, num_heads: int |
     state = read_weights(source)
     try:
         layout = layout_of(state)
-    except ValueError as error:
+    except UserError as error:
         raise WeightsMismatch(f"{source}: {error}") from None
     heads = KNOWN_HEADS.get(layout) if num_heads is None else num_heads
     if heads is None:
@@ -89,7 +89,7 @@ def convert(source: str | Path, out: str | Path, *, model: str, num_heads: int |
         raise UserError(f"{model} is no unrolled transformer, {source} is")
     try:
         check_fit(native, network)  # nothing is resampled here: another patch or image size is another model
-    except ValueError as error:
+    except UserError as error:
         raise WeightsMismatch(f"{source}: {error}") from None
     network.load_state_dict(native)
 

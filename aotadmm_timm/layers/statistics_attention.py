@@ -5,6 +5,7 @@ from timm.layers import use_fused_attn
 from torch import Tensor, nn
 from torch.jit import Final
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.layers import dispatch
 from aotadmm_timm.layers.token_statistics import membership
 
@@ -20,7 +21,7 @@ class TSSA(nn.Module):
         qkv_bias: bias of U^T, as in the published vision models.
         proj_bias: bias of W_O.
         attn_drop, proj_drop: dropout of D and of the output.
-    Raises: ValueError if `num_heads` does not divide `dim`.
+    Raises: UserError if `num_heads` does not divide `dim`.
     Differs from the paper as the published code does: a linear layer W_O of its own instead of U, a learned
         temperature per head in Pi, and factors 1 / n_k and d / eps^2 absorbed by the scale of the projections.
     """
@@ -41,7 +42,7 @@ class TSSA(nn.Module):
     ) -> None:
         super().__init__()
         if dim % num_heads:
-            raise ValueError(f"embed_dim must be divisible by num_heads, got embed_dim={dim}, num_heads={num_heads}")
+            raise UserError(f"embed_dim must be divisible by num_heads, got embed_dim={dim}, num_heads={num_heads}")
         self.num_heads = num_heads
         self.fused_attn = use_fused_attn()
         self.attn_drop = attn_drop

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aotadmm_timm.distributed import all_gather, mean_over_batch, rank, world_size
+from aotadmm_timm.errors import UserError
 
 
 def nt_xent(a: Tensor, b: Tensor, *, temperature: float) -> Tensor:
@@ -24,7 +25,7 @@ def nt_xent(a: Tensor, b: Tensor, *, temperature: float) -> Tensor:
     own = torch.stack([F.normalize(a, dim=-1), F.normalize(b, dim=-1)], 1)  # (N, 2, D)
     counts = [len(a)] if world_size() == 1 else all_gather(torch.tensor([len(a)], device=a.device)).tolist()
     if sum(counts) < 2:
-        raise ValueError("a contrastive loss needs at least 2 images, got 1")
+        raise UserError("a contrastive loss needs at least 2 images, got 1")
     everyone = all_gather(own, sizes=counts)  # (all, 2, D)
     logits = own.flatten(0, 1) @ everyone.flatten(0, 1).mT / temperature  # (2 N, 2 all), rows and columns in turn a, b
     itself = torch.arange(2 * len(a), device=a.device) + 2 * sum(counts[: rank()])

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from aotadmm_timm.autograd import once_only
 from aotadmm_timm.distributed import all_reduce_sum, total_count, world_size
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import at_least_float32
 
 from .directions import check_kind, draw_directions
@@ -53,7 +54,7 @@ class SIGReg(nn.Module):
     ) -> None:
         super().__init__()
         if num_slices < 1:
-            raise ValueError(f"num_slices must be at least 1, got {num_slices}")
+            raise UserError(f"num_slices must be at least 1, got {num_slices}")
         check_kind(directions)
         self.num_slices, self.num_knots, self.t_max = num_slices, num_knots, t_max
         self.seed, self.directions = seed, directions

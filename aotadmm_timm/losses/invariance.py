@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from aotadmm_timm.distributed import mean_over_batch
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import at_least_float32
 
 
@@ -24,9 +25,9 @@ def pairwise_invariance(z: Tensor) -> Tensor:
 
     Args:
         z: embeddings (V, N, D).
-    Raises: ValueError with fewer than two views.
+    Raises: UserError with fewer than two views.
     """
     num_views = z.shape[0]
     if num_views < 2:
-        raise ValueError(f"pairwise invariance needs at least 2 views, got embeddings of shape {tuple(z.shape)}")
+        raise UserError(f"pairwise invariance needs at least 2 views, got embeddings of shape {tuple(z.shape)}")
     return 2 * num_views / (num_views - 1) * invariance(z, at_least_float32(z).mean(0))

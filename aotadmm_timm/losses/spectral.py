@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from aotadmm_timm.distributed import all_gather
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import at_least_float32
 
 from .directions import orthonormal_slice
@@ -62,7 +63,7 @@ class SACReg(nn.Module):
     ) -> None:
         super().__init__()
         if slice_dim < 1 or buffer_batches < 0:
-            raise ValueError(f"SACReg needs slice_dim >= 1, buffer_batches >= 0, got {slice_dim} and {buffer_batches}")
+            raise UserError(f"SACReg needs slice_dim >= 1, buffer_batches >= 0, got {slice_dim} and {buffer_batches}")
         self.slice_dim, self.buffer_batches, self.eps = slice_dim, buffer_batches, eps
         self.seed, self.stream = seed, stream
         self._warned = False
@@ -74,7 +75,7 @@ class SACReg(nn.Module):
 
     def forward(self, centers: Tensor, step: int) -> Tensor:
         if centers.ndim != 2 or centers.shape[1] < self.slice_dim:
-            raise ValueError(
+            raise UserError(
                 f"SACReg of slices of {self.slice_dim} needs centers (B, d >= {self.slice_dim}), "
                 f"got {tuple(centers.shape)}"
             )

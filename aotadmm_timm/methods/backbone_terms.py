@@ -4,6 +4,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.losses import SACReg, SIGReg
 
 from .base import Terms
@@ -22,7 +23,7 @@ class BackboneTerms(nn.Module):
         tap: backbone features that these two see: normalized, or as they are (if signed), see `FeatureTap`.
         num_slices: random directions per step, of SIGReg.
         seed: of directions and slices.
-    Raises: ValueError for a negative weight.
+    Raises: UserError for a negative weight.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class BackboneTerms(nn.Module):
     ) -> None:
         super().__init__()
         if min(backbone_sacreg, backbone_sigreg) < 0:
-            raise ValueError(f"backbone weights must be at least 0, got {backbone_sacreg} and {backbone_sigreg}")
+            raise UserError(f"backbone weights must be at least 0, got {backbone_sacreg} and {backbone_sigreg}")
         self.beta = {"backbone_sacreg": backbone_sacreg, "backbone_sigreg": backbone_sigreg}
         self.tap = FeatureTap(tap)
         self.statistics = nn.ModuleDict()

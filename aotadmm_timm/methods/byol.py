@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aotadmm_timm.distributed import mean_over_batch
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import at_least_float32
 
 from .backbone_terms import BackboneTerms
@@ -40,7 +41,7 @@ class BYOL(JointEmbedding):
         backbone_terms: BackboneTerms | None = None,
     ) -> None:
         if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum must lie between 0 and 1, got {momentum}")
+            raise UserError(f"momentum must lie between 0 and 1, got {momentum}")
         super().__init__(backbone, Projector(feature_width(backbone), *projector), backbone_terms)
         width = projector[-1]
         self.predictor = Projector(width, *predictor, width) if predictor else nn.Identity()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from aotadmm_timm.distributed import all_reduce_mean
+from aotadmm_timm.errors import UserError
 
 from .base import WeightedSum
 from .multi_view import Views
@@ -36,10 +37,10 @@ def weights_by_share(
 
     Args:
         norms: g_i, from `gradient_norms`. shares: by term, they sum to 1. total: sum of the weighted norms.
-    Raises: ValueError if terms and shares do not match, shares do not sum to 1, or a norm is 0 or not finite.
+    Raises: UserError if terms and shares do not match, shares do not sum to 1, or a norm is 0 or not finite.
     """
     if set(norms) != set(shares) or not math.isclose(sum(shares.values()), 1, abs_tol=1e-6):
-        raise ValueError(f"shares must name {sorted(norms)} and sum to 1, got {dict(shares)}")
+        raise UserError(f"shares must name {sorted(norms)} and sum to 1, got {dict(shares)}")
     if not all(0 < norm < math.inf for norm in norms.values()):
-        raise ValueError(f"cannot calibrate: a gradient norm is zero or not finite in {dict(norms)}")
+        raise UserError(f"cannot calibrate: a gradient norm is zero or not finite in {dict(norms)}")
     return {name: shares[name] * total / norm for name, norm in norms.items()}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from aotadmm_timm.distributed import all_reduce_sum, mean_over_batch, total_count
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import at_least_float32
 
 from .backbone_terms import BackboneTerms
@@ -59,7 +60,7 @@ class DINO(JointEmbedding):
         backbone_terms: BackboneTerms | None = None,
     ) -> None:
         if min(student_temperature, teacher_temperature, teacher_temperature_start) <= 0:
-            raise ValueError("temperatures must be positive")
+            raise UserError("temperatures must be positive")
         super().__init__(backbone, DINOHead(feature_width(backbone), projector, prototypes), backbone_terms)
         self.teacher = MomentumTeacher(nn.Sequential(self.backbone, self.projector))
         self.register_buffer("center", torch.zeros(prototypes))

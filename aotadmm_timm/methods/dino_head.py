@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
+
 
 class DINOHead(nn.Module):
     """(N, in_dim) -> normalized embedding (N, dims[-1]) -> its cosines to the prototypes (N, prototypes).
@@ -22,7 +24,7 @@ class DINOHead(nn.Module):
     def __init__(self, in_dim: int, dims: tuple[int, ...], prototypes: int | None) -> None:
         super().__init__()
         if not dims or min(in_dim, *dims, prototypes or 1) < 1:
-            raise ValueError(f"a head needs positive widths, got {(in_dim, *dims)} and {prototypes} prototypes")
+            raise UserError(f"a head needs positive widths, got {(in_dim, *dims)} and {prototypes} prototypes")
         layers: list[nn.Module] = []
         for before, after in pairwise((in_dim, *dims[:-1])):
             layers += [nn.Linear(before, after), nn.GELU()]

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import at_least_float32
 
 TapName = Literal["norm", "features"]
@@ -29,7 +30,7 @@ class FeatureTap(nn.Module):
     def __init__(self, name: TapName = "norm") -> None:
         super().__init__()
         if name not in get_args(TapName):
-            raise ValueError(f"tap must be one of {get_args(TapName)}, got {name!r}")
+            raise UserError(f"tap must be one of {get_args(TapName)}, got {name!r}")
         self.name = name
         self._checked = name != "features"
 

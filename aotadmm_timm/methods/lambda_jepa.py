@@ -77,10 +77,10 @@ class LambdaJEPA(WeightedSum):
     ) -> None:
         super().__init__()
         if target not in get_args(Target):
-            raise ValueError(f"target must be one of {get_args(Target)}, got {target!r}")
+            raise UserError(f"target must be one of {get_args(Target)}, got {target!r}")
         if calibrate and calibrate < max(projector_buffer, backbone_buffer):
             filled = max(projector_buffer, backbone_buffer)
-            raise ValueError(f"calibrate at step {filled} or later, when the buffers are full, got {calibrate}")
+            raise UserError(f"calibrate at step {filled} or later, when the buffers are full, got {calibrate}")
         width = feature_width(backbone)
         self.target = target
         self.backbone = backbone
@@ -103,10 +103,10 @@ class LambdaJEPA(WeightedSum):
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Replace the weights, for instance by calibrated ones.
 
-        Raises: ValueError if a term is missing or unknown, or a weight negative or not finite.
+        Raises: UserError if a term is missing or unknown, or a weight negative or not finite.
         """
         if set(weights) != set(TERMS) or not all(0 <= value < math.inf for value in weights.values()):
-            raise ValueError(f"weights of {TERMS} must be finite and at least 0, got {dict(weights)}")
+            raise UserError(f"weights of {TERMS} must be finite and at least 0, got {dict(weights)}")
         self.weight.copy_(torch.tensor([weights[name] for name in TERMS]))
 
     def weights(self) -> dict[str, Tensor]:

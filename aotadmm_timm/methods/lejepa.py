@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.losses import Regularizer, SIGReg, build_regularizer, invariance, name_of, needs_normalize
 from aotadmm_timm.losses.directions import unit_directions
 from aotadmm_timm.losses.expansion_diagnostics import expansion_diagnostics
@@ -63,9 +64,9 @@ class LeJEPA(JointEmbedding):
         seed: int = 0,
     ) -> None:
         if form not in get_args(Form) or target not in get_args(Target):
-            raise ValueError(f"form is one of {get_args(Form)}, target of {get_args(Target)}, got {form!r}, {target!r}")
+            raise UserError(f"form is one of {get_args(Form)}, target of {get_args(Target)}, got {form!r}, {target!r}")
         if lamb < 0 or (form == "convex" and lamb > 1):
-            raise ValueError(f"lamb must be in [0, 1] in the convex form, at least 0 in the sum form, got {lamb}")
+            raise UserError(f"lamb must be in [0, 1] in the convex form, at least 0 in the sum form, got {lamb}")
         head = Projector(feature_width(backbone), *projector) if projector else nn.Identity()
         super().__init__(backbone, head, backbone_terms)
         self.lamb, self.form, self.target, self.pool_views = lamb, form, target, pool_views

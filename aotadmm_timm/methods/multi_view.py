@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
+
 
 class Views(NamedTuple):
     """V views of B images as normalised floats, view first: view v of image b is `global_views[v, b]`."""
@@ -22,11 +24,11 @@ def backbone_features(backbone: nn.Module, views: Views) -> Tensor:
 def feature_width(backbone: nn.Module) -> int:
     """Width of the pooled features of a timm model.
 
-    Raises: ValueError if the model still has a classifier, or no `num_features`.
+    Raises: UserError if the model still has a classifier, or no `num_features`.
     """
     width = getattr(backbone, "num_features", None)
     if not isinstance(width, int):
-        raise ValueError(f"a backbone is a timm model with `num_features`; {type(backbone).__name__} has none")
+        raise UserError(f"a backbone is a timm model with `num_features`; {type(backbone).__name__} has none")
     if getattr(backbone, "num_classes", 0):
-        raise ValueError(f"the backbone must be created with num_classes=0, got {backbone.num_classes}")
+        raise UserError(f"the backbone must be created with num_classes=0, got {backbone.num_classes}")
     return width

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from aotadmm_timm.distributed import all_gather, world_size
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import at_least_float32
 
 
@@ -14,7 +15,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     torch's SyncBatchNorm does this on GPUs only. Parameters and state are those of `nn.BatchNorm1d`.
 
-    Raises: ValueError in training if the ranks hold a single row together.
+    Raises: UserError in training if the ranks hold a single row together.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -22,7 +23,7 @@ class BatchNorm(nn.BatchNorm1d):
             return super().forward(x)
         if world_size() == 1:
             if len(x) < 2:
-                raise ValueError(f"BatchNorm needs at least 2 rows to train, got input of shape {tuple(x.shape)}")
+                raise UserError(f"BatchNorm needs at least 2 rows to train, got input of shape {tuple(x.shape)}")
             return super().forward(x)
         return self._joined(x)
 
@@ -40,7 +41,7 @@ class BatchNorm(nn.BatchNorm1d):
             means, spreads, counts = stats[:, : x.shape[1]], stats[:, x.shape[1] : -1], stats[:, -1:]
             total = counts.sum()
             if len(rows) < 2 and total < 2:  # in this order: reading the total waits for the device
-                raise ValueError(f"BatchNorm needs at least 2 rows to train, got {int(total)} over all ranks")
+                raise UserError(f"BatchNorm needs at least 2 rows to train, got {int(total)} over all ranks")
             mean = (counts * means).sum(0) / total
             # Chan's formula: no difference of large numbers, one collective
             spread = (spreads + counts * (means - mean).square()).sum(0)
@@ -63,7 +64,7 @@ class Projector(nn.Sequential):
 
     def __init__(self, in_dim: int, *dims: int) -> None:
         if not dims or min(in_dim, *dims) < 1:
-            raise ValueError(f"a projector needs positive widths, at least one of them, got {(in_dim, *dims)}")
+            raise UserError(f"a projector needs positive widths, at least one of them, got {(in_dim, *dims)}")
         widths = (in_dim, *dims)
         layers: list[nn.Module] = []
         for before, after in pairwise(widths[:-1]):

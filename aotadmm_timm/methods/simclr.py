@@ -4,6 +4,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.losses.contrastive import nt_xent
 
 from .backbone_terms import BackboneTerms
@@ -37,7 +38,7 @@ class SimCLR(JointEmbedding):
         backbone_terms: BackboneTerms | None = None,
     ) -> None:
         if temperature <= 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+            raise UserError(f"temperature must be positive, got {temperature}")
         super().__init__(backbone, Projector(feature_width(backbone), *projector), backbone_terms)
         self.temperature, self.projector_dims = temperature, projector
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from aotadmm_timm.distributed import all_reduce_sum, mean_over_batch, total_count
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.precision import at_least_float32
 
 from .backbone_terms import BackboneTerms
@@ -54,7 +55,7 @@ class SimDINO(JointEmbedding):
         backbone_terms: BackboneTerms | None = None,
     ) -> None:
         if eps <= 0:
-            raise ValueError(f"eps must be positive, got {eps}")
+            raise UserError(f"eps must be positive, got {eps}")
         super().__init__(backbone, DINOHead(feature_width(backbone), projector, None), backbone_terms)
         self.teacher = MomentumTeacher(nn.Sequential(self.backbone, self.projector))
         self.agreement, self.gamma, self.eps = agreement, gamma, eps

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from aotadmm_timm.distributed import mean_over_batch
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.losses.multivariate import WholeBatch, covariance_penalty, variance_hinge
 
 from .backbone_terms import BackboneTerms
@@ -41,7 +42,7 @@ class VICReg(JointEmbedding):
         backbone_terms: BackboneTerms | None = None,
     ) -> None:
         if min(invariance, variance, covariance) < 0:
-            raise ValueError(f"weights must be at least 0, got {(invariance, variance, covariance)}")
+            raise UserError(f"weights must be at least 0, got {(invariance, variance, covariance)}")
         super().__init__(backbone, Projector(feature_width(backbone), *projector), backbone_terms)
         self.term_weights = {"inv": invariance, "variance": variance, "covariance": covariance}
         self.projector_dims = projector

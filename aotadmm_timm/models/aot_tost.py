@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from timm.models import generate_default_cfgs, register_model
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.layers.statistics_attention import TSSA
 from aotadmm_timm.models.aot import AoTBlock
 from aotadmm_timm.models.aot_admm import AoTADMM, AoTADMMBlock
@@ -63,7 +64,7 @@ class AoTADMMToSTBlock(AoTADMMBlock):
         **kwargs: Any,
     ) -> None:
         if tied_proj or attn_scale is not None:
-            raise ValueError(f"token statistics have no tied_proj and no attn_scale, got {tied_proj} and {attn_scale}")
+            raise UserError(f"token statistics have no tied_proj and no attn_scale, got {tied_proj} and {attn_scale}")
         super().__init__(dim, num_heads, device=device, dtype=dtype, **kwargs)
         self.attn = TSSA(  # type: ignore[assignment]
             dim, num_heads, proj_bias=proj_bias, attn_drop=attn_drop, proj_drop=proj_drop, device=device, dtype=dtype

@@ -14,6 +14,7 @@ from timm.models.xcit import ClassAttentionBlock, PositionalEncodingFourier, con
 from timm.models.xcit import checkpoint_filter_fn as xcit_filter_fn
 from torch import Tensor, nn
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.layers.statistics_attention import TSSA
 from aotadmm_timm.models.checkpoint import fit_to_model, renamed, unwrap_state_dict
 from aotadmm_timm.models.configs import MINIATURE, cifar_cfg, imagenet_cfg
@@ -26,7 +27,7 @@ class ConvStem(PatchEmbed):
     Takes the arguments of timm's `PatchEmbed` and behaves like it, dynamic sizes and padding included. The widths
     double up to `embed_dim`. XCiT has patches of 8 and 16 pixels; 2 and 4 are the same rule.
 
-    Raises: ValueError if the patch is no square of 2, 4, 8, ... pixels, if the first width would not be whole, and
+    Raises: UserError if the patch is no square of 2, 4, 8, ... pixels, if the first width would not be whole, and
         where another patch size is asked for after construction: the number of convolutions depends on it.
     """
 
@@ -45,9 +46,9 @@ class ConvStem(PatchEmbed):
         height, width = to_2tuple(patch_size)
         halvings = height.bit_length() - 1
         if height != width or height != 2**halvings or halvings < 1:
-            raise ValueError(f"a convolutional stem has square patches of 2, 4, 8, ... pixels, got {patch_size}")
+            raise UserError(f"a convolutional stem has square patches of 2, 4, 8, ... pixels, got {patch_size}")
         if embed_dim % 2 ** (halvings - 1):
-            raise ValueError(f"embed_dim must be divisible by half of the patch size, got {embed_dim} and {patch_size}")
+            raise UserError(f"embed_dim must be divisible by half of the patch size, got {embed_dim} and {patch_size}")
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(img_size, patch_size, in_chans, embed_dim, **kwargs, **dd)  # type: ignore[arg-type]
         widths = [in_chans, *(embed_dim >> i for i in reversed(range(halvings)))]
@@ -60,7 +61,7 @@ class ConvStem(PatchEmbed):
     def set_input_size(self, img_size: Any = None, patch_size: Any = None) -> None:
         """As timm's, for another image size."""
         if patch_size is not None and to_2tuple(patch_size) != self.patch_size:
-            raise ValueError(f"the patch size of a convolutional stem is fixed, {self.patch_size}; got {patch_size}")
+            raise UserError(f"the patch size of a convolutional stem is fixed, {self.patch_size}; got {patch_size}")
         super().set_input_size(img_size)
 
 
@@ -129,7 +130,7 @@ class ToST(UnrolledTransformer):
         pos_embed: "fourier", a projection of sines and cosines of the relative row and column, for any image size; or
             "none".
         block_fn: the layer, a `ToSTBlock` or a subclass.
-    Raises: ValueError for arguments that have no place here.
+    Raises: UserError for arguments that have no place here.
     Differs from the official code: the class attention computes one query, not those of all tokens (timm's; the same
         result); `drop_path_rate` grows from layer to layer, as in timm, instead of being the same in all.
     """
@@ -162,9 +163,9 @@ class ToST(UnrolledTransformer):
         **kwargs: Any,
     ) -> None:
         if reg_tokens:
-            raise ValueError(f"ToST has no place for register tokens, got reg_tokens={reg_tokens}")
+            raise UserError(f"ToST has no place for register tokens, got reg_tokens={reg_tokens}")
         if pos_embed not in ("fourier", "none", ""):
-            raise ValueError(f"ToST's positions are 'fourier' or 'none', got {pos_embed!r}")
+            raise UserError(f"ToST's positions are 'fourier' or 'none', got {pos_embed!r}")
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         norm_layer = norm_layer or partial(LayerNorm, eps=norm_eps)
         mlp: dict[str, Any] = {"mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias, "act_layer": get_act_layer(act_layer)}
@@ -266,7 +267,7 @@ def native_names(state_dict: dict[str, Tensor], model: ToST) -> dict[str, Tensor
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: ToST) -> dict[str, Tensor]:
     """A native or official checkpoint, possibly wrapped, in the names and shapes of `model`.
 
-    Raises: ValueError as `fit_to_model` and `unwrap_state_dict`.
+    Raises: UserError as `fit_to_model` and `unwrap_state_dict`.
     """
     state = dict(native_names(unwrap_state_dict(state_dict), model))
     first = "patch_embed.proj.0.0.weight"

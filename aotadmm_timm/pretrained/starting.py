@@ -73,7 +73,7 @@ def initialize(backbone: Any, source: str, img_size: int) -> None:
             weights = widened(weights, own)
         times = backbone.num_features // start.num_features
         if _heads(backbone) != [times * heads for heads in _heads(start)]:  # their number is in no state dict
-            raise ValueError(
+            raise UserError(
                 f"{_heads(start)[0]} heads cannot become {_heads(backbone)[0]}: one width is needed in both"
             )
         backbone.load_state_dict(weights)
@@ -81,8 +81,8 @@ def initialize(backbone: Any, source: str, img_size: int) -> None:
         with torch.no_grad(), evaluating(start, backbone):
             want, got = start(images), backbone(images)
         if not torch.allclose(got, want.repeat(1, times), rtol=1e-3, atol=1e-4):
-            raise ValueError("the model computes other features with its weights: their arguments differ")
-    except ValueError as err:
+            raise UserError("the model computes other features with its weights: their arguments differ")
+    except UserError as err:
         raise WeightsMismatch(f"--initial-checkpoint {source}: {err}") from None
     data = {key: start.pretrained_cfg[key] for key in ("mean", "std")}
     backbone.pretrained_cfg = backbone.default_cfg = {**backbone.pretrained_cfg, **data}

@@ -262,7 +262,7 @@ def half_line(quadrature: Quadrature) -> tuple[np.ndarray, np.ndarray]:
     if quadrature.low == 0:
         return t, 2 * w
     if quadrature.low != -quadrature.high:
-        raise ValueError(f"a quadrature is symmetric or starts at 0, got {quadrature}")
+        raise UserError(f"a quadrature is symmetric or starts at 0, got {quadrature}")
     upper = t > -1e-12
     return t[upper], np.where(t[upper] > 1e-12, 2, 1) * w[upper]
 

@@ -1,6 +1,7 @@
 """Options from defaults, YAML and flags; refusals name what is wrong and what is near."""
 
 import dataclasses
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,11 +178,14 @@ def test_help_explains_every_option_with_unit_and_default(capsys: pytest.Capture
     assert words.count("(default: ") == len(dataclasses.fields(TrainConfig))
 
 
+DISK_FULL = "error: [Errno 28] No space left on device: 'run/log.jsonl'\n"
+
+
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
         (UserError("--lr must be\npositive"), 2, "error: --lr must be positive\n"),
-        (FileNotFoundError("no folder x"), 2, "error: no folder x\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "run/log.jsonl"), 2, DISK_FULL),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
     ],
 )
@@ -197,9 +201,10 @@ def test_run_turns_bad_input_into_one_line(
     assert capsys.readouterr() == ("", line)
 
 
-def test_run_shows_faults_of_the_program_itself() -> None:
+@pytest.mark.parametrize("fault", [RuntimeError, ValueError, KeyError, FileNotFoundError, ModuleNotFoundError])
+def test_run_shows_faults_of_the_program_itself(fault: type[Exception]) -> None:
     def main() -> None:
-        raise RuntimeError("a bug")
+        raise fault("a bug")
 
-    with pytest.raises(RuntimeError, match="a bug"):
+    with pytest.raises(fault, match="a bug"):
         run(main)

@@ -13,6 +13,7 @@ from data.files import picture, shard, write
 from aotadmm_timm.data import NoSuchSplit, held_out_split, if_there, load_images
 from aotadmm_timm.data.decode import UnreadableImage
 from aotadmm_timm.data.library import LibraryImages
+from aotadmm_timm.errors import UserError
 
 
 def test_digits() -> None:
@@ -111,11 +112,11 @@ def test_folders_that_are_refused(tmp_path: Path, make: list[str], message: str)
     ("name", "error", "message"),
     [
         ("cifar10", ValueError, "unknown data set 'cifar10': expected digits, torch/NAME"),
-        ("./nowhere", FileNotFoundError, "data set folder './nowhere' does not exist"),
+        ("./nowhere", UserError, "data set folder './nowhere' does not exist"),
         ("torch/cifar11", ValueError, "torch/cifar11"),
         ("hfds/", ValueError, "hfds/: which data set"),
-        ("hfds/./nowhere", FileNotFoundError, "no folder './nowhere'"),
-        ("wds/nowhere", FileNotFoundError, "no folder 'nowhere'"),
+        ("hfds/./nowhere", UserError, "no folder './nowhere'"),
+        ("wds/nowhere", UserError, "no folder 'nowhere'"),
         ("tfds/cifar10", ValueError, "streamed data sets have no random access"),
     ],
 )
@@ -125,7 +126,7 @@ def test_unknown_names(name: str, error: type[Exception], message: str) -> None:
 
 
 def test_missing_torchvision_data(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"not found under .*--dataset-download fetches it"):
+    with pytest.raises(UserError, match=r"not found under .*--dataset-download fetches it"):
         load_images("torch/cifar10", "train", root=tmp_path)
 
 

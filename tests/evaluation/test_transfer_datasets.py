@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation.transfer_datasets import TRANSFER, load_transfer
 
 
@@ -38,5 +39,5 @@ def test_train_joins_train_and_validation(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert len(TRANSFER) == 8
     for name in TRANSFER:
-        with pytest.raises((ValueError, FileNotFoundError), match=name):
+        with pytest.raises(UserError, match=name):
             load_transfer(name, "train", root=tmp_path)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.hub.images import open_images
 
 
@@ -91,5 +92,5 @@ def test_data_sets_are_known_by_timms_names(tmp_path: Path) -> None:
 )
 def test_nothing_to_extract_is_one_clear_line(make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     make(tmp_path / "images")
-    with pytest.raises((ValueError, FileNotFoundError), match=f"images: {message}"):
+    with pytest.raises(UserError, match=f"images: {message}"):
         open_images(str(tmp_path / "images"))

@@ -20,6 +20,7 @@ from aotadmm_timm.data import load_images
 from aotadmm_timm.data.multicrop import MultiCrop
 from aotadmm_timm.engine.pretrain import pretrain
 from aotadmm_timm.engine.pretrain_options import PretrainConfig
+from aotadmm_timm.errors import UserError
 from aotadmm_timm.evaluation.protocol import evaluate
 from aotadmm_timm.evaluation.view_features import extract_view_features
 from aotadmm_timm.methods.lejepa import LeJEPA
@@ -213,7 +214,7 @@ def test_transfer_names_what_cannot_be_had_and_leaves_it_out(run: Path, tmp_path
 )
 def test_bad_input_ends_in_one_line(run: Path, arguments: list[str], message: str) -> None:
     arguments = [str(run) if word == "RUN" else word for word in arguments]
-    with pytest.raises((ValueError, FileNotFoundError)) as error:
+    with pytest.raises(UserError) as error:
         evaluate(parse(EvaluateConfig, [*arguments, "--device", "cpu"], positional=("run_or_model",)))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
